@@ -132,7 +132,8 @@ def journal(
     for k, task in enumerate(tasks):
         if probe_every and k:
             for step in range(0, UPDATES + 1, probe_every):
-                look = {"task": task, "step": step, "losses": {"a": 1 + step**0.5}}
+                look = {"task": task, "step": step}
+                look["losses"] = dict.fromkeys(tasks[:k], 1 + step**0.5)
                 events.append({"kind": "look", **look})
         for step in range(1, UPDATES + 1):
             days = step / 4 if step >= 4 else 0.0

@@ -12,24 +12,33 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise, takewhile
-from statistics import fmean
-from typing import Any
+from itertools import pairwise, product, takewhile
+from statistics import fmean, median
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
+from forever.config.run import RunConfig
 from forever.format import plural
 from forever.report.effects import effects_of
-from forever.report.format import NOTHING, estimated, minus, number
+from forever.report.format import NOTHING, estimated, listed, minus, number
 from forever.report.row import Row, dose_gap_of, in_rounds, matrices_of
+from forever.report.run import Run
 from forever.report.study import Part
 from forever.stats.bootstrap import RESAMPLES, Estimate, Replicated, Runs, Unit, summarise
 from forever.stats.compare import ALPHA, compare, over_logarithm
 from forever.stats.verdict import word
 from forever.sweeps import published as paper
+from forever.sweeps.named_runs import method_settings
 
-PHASES = 5  # of a task; its later updates are left out
+Whose = Literal["previous", "older", "all"]
+
+PHASES = 5  # of a task; the paper's are 60 updates each (2.5 S), and later ones are left out
+PHASED = ("fifths", "updates")  # of a task, or those that the paper's table has
+WHOSE: tuple[Whose, ...] = ("previous", "older", "all")  # loss: of which tasks before this one
+ONSET = 0.1  # of the rise of a loss over a task: what is above has begun to be forgotten
+DAYS = (1, 2, 4, 7, 15, 30)  # the paper's list
 TIMED = ("training_time", "backbones")  # sweeps whose minutes are comparable
 
 # In what a schedule differs from its control, and values of `method.days` without a schedule.
@@ -43,10 +52,8 @@ Finding = tuple[str, str, str, str]  # what, ours, published, and from how many 
 
 def analyses(part: Part) -> dict[str, Any]:
     """Those for which a part has the runs, by name."""
-    tables = forgetting_rates(part)
-    rates = {variant: slowing(table) for variant, table in tables.items()}
     by_name: dict[str, Any] = {
-        "forgetting_rate": rates,
+        "forgetting_rate": forgetting(part),
         "doses": dose_areas(part),
         "beyond_chance": beyond_chance(part),
         "main_effects": effects_of(part),
@@ -61,37 +68,65 @@ def analyses(part: Part) -> dict[str, Any]:
 # ---- the forgetting rate
 
 
-def rates(tasks: Sequence[str], events: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """By task, the rise of the mean loss on the tasks before it per update, in each phase that it
-    reaches.
+def probes_of(
+    tasks: Sequence[str], events: Sequence[Mapping[str, Any]], whose: Whose = "all"
+) -> dict[str, list[tuple[int, float]]]:
+    """By task, the updates at which it was probed and the mean loss there of the tasks before it:
+    "all" of them, the "previous" one or the "older" ones.
 
     Args:
         tasks: in the order in which they were learned. A third of them is left out at the
-            beginning, as in the paper, where few tasks can be forgotten yet: 5 of 15.
+            beginning, as in the paper, where few tasks can be forgotten yet: 5 of 15. Each but
+            the first has a previous one.
         events: the lines of events.jsonl.
     """
-    probes: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    previous = {task: earlier for earlier, task in pairwise(tasks)}
+    probed = tasks if whose == "previous" else tasks[len(tasks) // 3 :]
+    curves: dict[str, list[tuple[int, float]]] = {task: [] for task in probed}
     for event in events:
-        if event["kind"] == "look":
-            probes[event["task"]].append((event["step"], fmean(event["losses"].values())))
+        task = event["task"]
+        if event["kind"] == "look" and task in curves:
+            chosen: list[float] = []
+            for name, loss in event["losses"].items():
+                if whose in ("all", "previous" if name == previous.get(task) else "older"):
+                    chosen.append(loss)
+            if chosen:
+                curves[task].append((event["step"], fmean(chosen)))
+    return {task: curve for task, curve in curves.items() if len(curve) > 1}
+
+
+def rates(
+    tasks: Sequence[str],
+    events: Sequence[Mapping[str, Any]],
+    whose: Whose = "all",
+    fifths: bool = False,
+) -> dict[str, list[float]]:
+    """By task, the rise of the loss of `probes_of` per update, in each phase that the task reaches:
+    between its first probes, or in fifths of the time from its first to its last one."""
     by_task: dict[str, list[float]] = {}
-    for task in tasks[len(tasks) // 3 :]:
-        if len(probes[task]) > 1:
-            pairs = pairwise(probes[task])
-            rises = [(after - before) / (end - start) for (start, before), (end, after) in pairs]
-            by_task[task] = rises[:PHASES]
+    for task, curve in probes_of(tasks, events, whose).items():
+        steps, losses = np.array(curve).T
+        ends = np.linspace(steps[0], steps[-1], PHASES + 1) if fifths else steps[: PHASES + 1]
+        by_task[task] = (np.diff(np.interp(ends, steps, losses)) / np.diff(ends)).tolist()
     return by_task
 
 
-def forgetting_rates(part: Part) -> dict[str, pd.DataFrame]:
-    """By variant, the rise of the loss on earlier tasks in nats an update: a row a task and run, a
-    column a phase; NaN after a task's end."""
+def forgetting_rates(
+    part: Part, whose: Whose = "all", fifths: bool = False
+) -> dict[str, pd.DataFrame]:
+    """By variant, the rates of `rates` in nats an update: a row a task and run, a column a phase;
+    NaN after a task's end."""
     curves: dict[str, dict[tuple[str, int], list[float]]] = defaultdict(dict)
+    for place, run in _probed(part):
+        for task, curve in rates(run.outcome["tasks"], run.events, whose, fifths).items():
+            curves[run.variant][task, place] = curve
+    return {variant: rate_table(known) for variant, known in curves.items()}
+
+
+def _probed(part: Part) -> Iterator[tuple[int, Run]]:
     for place, run in enumerate(part.finished):
         if run.settings.get("method.probe_every") is not None:
-            for task, curve in rates(run.outcome["tasks"], run.events).items():
-                curves[run.variant][task, place] = curve
-    return {variant: rate_table(known) for variant, known in curves.items()}
+            yield place, run
 
 
 def rate_table(curves: Mapping[tuple[str, int], Sequence[float]]) -> pd.DataFrame:
@@ -117,6 +152,73 @@ def slowing(table: pd.DataFrame) -> dict[str, Any]:
             exact["tasks", place] = Replicated(mean, np.full(RESAMPLES, mean))
         fall = asdict(summarise(exact, (-math.inf, math.inf))[0])
     return {"rates": table.mean().tolist(), "fall": fall}
+
+
+def forgetting(part: Part) -> dict[str, dict[str, Any]]:
+    """By variant: `slowing` for all earlier tasks in the paper's phases; the same apart for the
+    task learned just before and for older ones, also in fifths of a task; the onset; the days."""
+    found: dict[str, dict[str, Any]] = {}
+    for variant, table in forgetting_rates(part).items():
+        found[variant] = {**slowing(table), "apart": {}}
+    for whose, phases in product(WHOSE, PHASED):
+        for variant, table in forgetting_rates(part, whose, phases == "fifths").items():
+            slowed = slowing(table)
+            first, last = slowed["rates"][0], slowed["rates"][-1]
+            slowed["ratio"] = first / last if min(first, last) > 0 else None
+            found[variant]["apart"].setdefault(whose, {})[phases] = slowed
+    for variant, start in onsets(part).items():
+        found[variant] |= {"onset": start, "days": scheduled_days(part, variant)}
+    return found
+
+
+def onset(curve: Sequence[tuple[int, float]]) -> int | None:
+    """The update at which forgetting begins: the first probe from which on the smoothed loss stays
+    above the loss at the start by more than ONSET of its rise until the end.
+
+    Smoothed is the median of each probe and its neighbours. None if the loss does not rise.
+    """
+    losses = [loss for _, loss in curve]
+    smooth = [median(losses[max(0, place - 1) : place + 2]) for place in range(len(losses))]
+    rise = smooth[-1] - losses[0]
+    if rise <= 0:
+        return None
+    below = [place for place, loss in enumerate(smooth) if loss <= losses[0] + ONSET * rise]
+    return curve[max(below, default=-1) + 1][0]
+
+
+def onsets(part: Part) -> dict[str, Estimate]:
+    """By variant, the mean `onset` of the loss of the task learned just before, with an interval
+    over tasks and seeds; `runs` counts both together. A task that is not forgotten has none."""
+    found: dict[str, dict[Unit, Replicated]] = defaultdict(dict)
+    for place, run in _probed(part):
+        for task, curve in probes_of(run.outcome["tasks"], run.events, "previous").items():
+            if (start := onset(curve)) is not None:
+                found[run.variant][task, place] = Replicated(start, np.full(RESAMPLES, start))
+    limits = 0.0, math.inf
+    return {name: summarise(cases, limits)[0] for name, cases in found.items() if len(cases) > 1}
+
+
+def scheduled_days(part: Part, variant: str) -> dict[str, dict[str, float]]:
+    """By clock, the update after which each of FOREVER's days comes.
+
+    On "steps" that is the day times S, of FOREVER's runs in the study or else of its scale; on the
+    "model" clock the median over those runs and their tasks, if there are any.
+    """
+    runs = [run for run in part.finished if run.settings.get("method.clock") == "model"]
+    probed = next(run for run in part.finished if run.variant == variant)
+    if runs:
+        day_steps = runs[0].settings["method.day_steps"]
+    else:
+        config = RunConfig.parse(probed.config)
+        day_steps = config.override(method_settings(config, "forever")).method.day_steps
+    days: dict[str, dict[str, float]] = {"steps": {str(day): day * day_steps for day in DAYS}}
+    came: dict[str, list[float]] = {str(day): [] for day in DAYS}
+    for event in (event for run in runs for event in run.events if event["kind"] == "replay"):
+        if (day := f"{event.get('day', 0):g}") in came:
+            came[day].append(event["step"])
+    if any(came.values()):
+        days["model"] = {day: median(steps) for day, steps in came.items() if steps}
+    return days
 
 
 # ---- model days
@@ -324,6 +426,31 @@ def _forgetting(variants: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
             what = f"{variant}: phase 1 less phase {last + 1}"
             theirs = number(published[0] - published[last], "{:+.4f}")
             yield what, estimated(fall, "{:+.4f}"), theirs, plural(fall.runs, "task")
+        if start := slowed.get("onset"):
+            text = estimated(start, "{:.1f}")
+            counted = plural(start.runs, "curve")
+            yield f"{variant}: update at which forgetting begins", text, NOTHING, counted
+            for clock, days in slowed["days"].items():
+                early = [day for day, update in days.items() if update < start.value]
+                what = f"{variant}: days before it, {clock} clock".replace("steps", "step")
+                yield what, listed(early), NOTHING, NOTHING
+
+
+def forgetting_table(part: Part) -> pd.DataFrame:
+    """Tabulates the rates by phase as text: of the task learned just before and of older ones, in
+    fifths of a task beside the paper's phases."""
+    phases = [f"phase {phase + 1}" for phase in range(PHASES)]
+    rows: list[list[str]] = []
+    for variant, known in forgetting(part).items():
+        for whose, by_phases in known["apart"].items():
+            for name, slowed in by_phases.items():
+                texts = [number(rate, "{:.4f}") for rate in slowed["rates"]]
+                texts += [NOTHING] * (PHASES - len(texts))
+                fall = Estimate(**slowed["fall"]) if slowed["fall"] else None
+                texts += [estimated(fall, "{:+.4f}"), number(slowed["ratio"], "{:.1f}")]
+                rows.append([variant, f"{whose}, {name}", *texts])
+    columns = ["variant", "loss and phases", *phases, "first less last", "ratio"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _model_day(correlations: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:

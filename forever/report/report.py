@@ -23,7 +23,7 @@ from forever.errors import InputError
 from forever.files import write_text
 from forever.format import plural
 from forever.report import facts
-from forever.report.analyses import analyses, findings
+from forever.report.analyses import analyses, findings, forgetting_table
 from forever.report.effects import effects_table
 from forever.report.format import NOTHING, distinct, minus
 from forever.report.frame import COLUMNS, frame_of, stored_rows, text_table
@@ -122,6 +122,7 @@ def _section(study: Study, part: Part, to: Path, of_runs: bool) -> dict[str, Any
         "cautions": facts.cautions(part),
         "more": {
             "Main effects": effects_table(part),
+            "Forgetting rate, nats an update": forgetting_table(part),
             "Decided": text_table(frame[frame["decided"] != ""], "decided"),
             "Findings": pd.DataFrame(
                 findings(part), columns=["finding", "ours", "published", "from"]

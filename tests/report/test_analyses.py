@@ -11,6 +11,7 @@ from forever.report.analyses import (
     analyses,
     findings,
     minutes_an_epoch,
+    onset,
     pearson,
     rate_table,
     rates,
@@ -101,6 +102,23 @@ def test_rates_by_hand() -> None:
     assert rates(["a", "b", "x", "y", "z", "c"], events).keys() == {"c"}
     many = [probe("c", step, a=float(step)) for step in range(0, 80, 10)]
     assert rates(["a", "b", "c"], many) == {"c": [1.0] * 5}
+    # The task just learned and older ones apart; the previous task needs no third before it.
+    assert rates(["b", "c"], events[2:], "previous") == {"c": pytest.approx([0.1, -0.1])}
+    assert rates(["a", "b", "c"], events, "older") == {"c": pytest.approx([0.1, 0.0])}
+    # In fifths of 20 updates, probes are joined by straight lines: the third fifth has both halves.
+    (curve,) = rates(["b", "c"], events[2:], "previous", fifths=True).values()
+    assert curve == pytest.approx([0.1, 0.1, 0.0, -0.1, -0.1])
+
+
+def test_forgetting_begins_when_the_loss_stays_above_a_tenth_of_its_rise() -> None:
+    """From 1.0 to 2.0, so above 1.1. The single probe at 5 is smoothed away, and at 20 the loss is
+    there for good."""
+    losses = (1.0, 1.5, 1.0, 1.0, 1.6, 2.0, 2.0)
+    assert onset([(5 * place, loss) for place, loss in enumerate(losses)]) == 20
+    # After the dip at 20 the loss has to begin again.
+    losses = (1.0, 1.0, 1.5, 1.5, 1.0, 1.0, 2.0, 2.0)
+    assert onset([(5 * place, loss) for place, loss in enumerate(losses)]) == 30
+    assert onset([(0, 1.0), (5, 0.9), (10, 0.8)]) is None
 
 
 def test_forgetting_falls_by_more_than_chance_or_not() -> None:

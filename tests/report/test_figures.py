@@ -13,7 +13,7 @@ import pytest
 from made_up import base_run, make_up
 from matplotlib.axes import Axes
 
-from forever.report.analyses import day_pairs, dose_areas, forgetting_rates
+from forever.report.analyses import Whose, analyses, day_pairs, dose_areas, forgetting_rates
 from forever.report.figures import FIGURES, Picture, png_of, runs, variants
 from forever.report.figures.style import line_styles
 from forever.report.study import Part, read_study
@@ -194,9 +194,16 @@ def test_analyses_are_drawn(tmp_path: Path) -> None:
     make_up(tmp_path / "rate", Sweep("forgetting_rate", base_run(), probing, (0, 1)))
     part = read_study(tmp_path / "rate").parts[0]
     (axis,) = drawn("forgetting_rate", part).figure.axes
-    rates = forgetting_rates(part)["finetune"]
-    assert lines_of(axis)["finetune"][1] == rates.mean().tolist()
-    assert ticks_of(axis) == ["0–3", "3–6", "6–9", "9–12"]
+    whose: Whose
+    for whose, about in (("previous", "the task before"), ("older", "older tasks")):
+        rates = forgetting_rates(part, whose, fifths=True)["finetune"]
+        x, y = lines_of(axis)[f"finetune, {about}"]
+        assert x == pytest.approx([1.2, 3.6, 6.0, 8.4, 10.8])
+        assert y == rates.mean().tolist()
+    # The loss 1 + sqrt(step) is above a tenth of its rise from the first probe after the start.
+    known = analyses(part)["forgetting_rate"]["finetune"]
+    assert known["onset"].value == lines_of(axis)["finetune, onset"][0][0]
+    assert known["days"] == {"steps": {"1": 24, "2": 48, "4": 96, "7": 168, "15": 360, "30": 720}}
     orders = {"7": {}, "8": {"data.order": ["shape", "colour", "taste", "weight"]}}
     days = {"forever": {}, "mtl": {"method.name": "mtl"}}
     make_up(tmp_path / "days", Sweep("model_day", base_run(), days, (0,), orders, "forever"))

@@ -12,14 +12,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from forever.report.analyses import (
+    PHASES,
+    Whose,
     correlation,
     day_pairs,
     dose_lines,
     dose_of,
+    forgetting,
     forgetting_rates,
     line_of,
     minutes_an_epoch,
     pearson,
+    probes_of,
 )
 from forever.report.figures import style
 from forever.report.figures.style import Picture
@@ -32,6 +36,7 @@ from forever.text import label
 
 NAMED = 16  # points of OP against time; of more, as of a search, the legend is too long
 BANDS = 4  # variants; more bands hide each other
+DRAWN: dict[Whose, str] = {"previous": "the task before", "older": "older tasks"}  # whose loss
 TOGETHER = 8  # variants in the figure of what is kept
 Point = tuple[Any, Sequence[Estimate | None]]  # a value, and what was measured there in each panel
 _TAU = r"$\tau_\mathrm{day}$"
@@ -268,30 +273,56 @@ def training_time(part: Part) -> Iterator[Picture]:
 
 
 def forgetting_rate(part: Part) -> Iterator[Picture]:
-    """Draws how fast the loss on earlier tasks rises in each phase of a task: the mean over tasks
-    and runs, and one standard deviation of them."""
-    rates = forgetting_rates(part)
-    if not rates:
+    """Draws how fast the losses on the task learned just before and on older tasks rise in each
+    fifth of a task: the mean over tasks and runs, and one standard deviation of them. Marked are
+    the onset of forgetting with its interval, and FOREVER's days on the step clock."""
+    found = forgetting(part)
+    if not found:
         return
-    run = next(run for run in part.finished if run.variant in rates)
-    updates = int(run.settings["method.probe_every"])
-    phases = pd.concat(rates.values()).columns
-    names = [f"{phase * updates}–{(phase + 1) * updates}" for phase in phases]
-    lines: dict[str, list[Point]] = {}
-    for variant, table in rates.items():
-        lines[variant] = []
-        for name, mean, spread in zip(names, table.mean(), table.std(), strict=False):
-            estimate = Estimate(mean, mean - spread, mean + spread, len(table))
-            lines[variant].append((name, [estimate]))
-    panels = ["rise of the loss on earlier tasks\n(nats an update)"]
-    about, styles = "updates since the task began", style.variant_styles(part)
-    figure = draw_lines(lines, panels, about, styles, bands=True)
-    figure.axes[0].axhline(0, **style.MARK)
-    caption = "Rise of the loss on earlier tasks while a task is learned without replay."
-    caption += " Bands: one standard deviation over tasks and runs."
-    means = pd.DataFrame({variant: table.mean() for variant, table in rates.items()})
-    numbers = means.T.set_axis(names, axis=1).rename_axis("variant").reset_index()
-    yield Picture("forgetting-rate", caption, figure, numbers)
+    figure, (axis,) = style.new_figure(7.2, [2.9])
+    records: list[dict[str, Any]] = []
+    styles = style.line_styles(f"{name}, {whose}" for name in found for whose in DRAWN.values())
+    for whose, about in DRAWN.items():
+        for variant, table in forgetting_rates(part, whose, fifths=True).items():
+            last = _last_probe(part, variant)
+            middles = [(fifth + 0.5) * last / PHASES for fifth in table.columns]
+            estimates: list[Estimate | None] = []
+            for mean, spread in zip(table.mean(), table.std(), strict=True):
+                estimates.append(Estimate(mean, mean - spread, mean + spread, len(table)))
+            name = f"{variant}, {about}"
+            style.draw_estimates(axis, middles, estimates, styles[name], band=True)
+            rates = {f"fifth {fifth + 1}": rate for fifth, rate in table.mean().items()}
+            records.append({"variant": variant, "loss of": about, **rates})
+    for variant, known in found.items():
+        if start := known.get("onset"):
+            axis.axvspan(start.low, start.high, **style.GROUND)
+            axis.axvline(start.value, **style.MARK, label=f"{label(variant)}, onset")
+            above = axis.secondary_xaxis("top")
+            days = known["days"]["steps"].items()
+            shown = {day: at for day, at in days if at <= _last_probe(part, variant)}
+            above.set_xticks([*shown.values()], [*shown])
+            above.tick_params(labelsize=style.SMALL)
+            above.set_xlabel("days of S updates", fontsize=style.SMALL)
+    axis.axhline(0, **style.MARK)
+    axis.set_xlim(left=0)
+    axis.set(xlabel="updates since the task began", ylabel="rise of the loss\n(nats an update)")
+    style.legend(figure)
+    caption = (
+        "Rise of the loss on earlier tasks in each fifth of a task that is learned without replay. "
+        "Bands: one standard deviation over tasks and runs. Dashed: the onset of forgetting, with "
+        "its 95 % interval; above: days of S updates."
+    )
+    yield Picture("forgetting-rate", caption, figure, pd.DataFrame(records))
+
+
+def _last_probe(part: Part, variant: str) -> float:
+    """The mean update of a task's last probe."""
+    last: list[int] = []
+    for run in part.finished:
+        if run.variant == variant:
+            for curve in probes_of(run.outcome["tasks"], run.events).values():
+                last.append(curve[-1][0])
+    return fmean(last)
 
 
 def draw_lines(
