@@ -38,7 +38,7 @@ def runs_of(folder: Path) -> tuple[Any, dict[str, tuple[Any, float]]]:
     return json.loads((folder / "sweep.json").read_text("utf-8")), runs
 
 
-def half_width(differences: pd.Series, alpha: float) -> float:
+def half_width(differences: Any, alpha: float) -> float:
     """Bisect for the distance from the mean at which e = 1 / alpha, as in the docstring of
     forever/stats/sequential.py."""
     n, g, low, high = len(differences), 10.0, 0.0, 1e6
@@ -54,9 +54,11 @@ def half_width(differences: pd.Series, alpha: float) -> float:
 def table_of(folders: Sequence[Path]) -> dict[str, str]:
     """Write OP of each level and, but for the reference's, the difference and its interval."""
     records: list[dict[str, Any]] = []
-    for manifest, runs in map(runs_of, folders):
-        factors = manifest["factors"]
-        reference = {name: levels[manifest["reference"]] for name, levels in factors.items()}
+    found = [*map(runs_of, folders)]
+    first = found[0][0]
+    factors = first["factors"]
+    reference = {name: levels[first["reference"]] for name, levels in factors.items()}
+    for manifest, runs in found:
         for trial in manifest["trials"]:
             cell = {name: levels.get(trial["variant"]) for name, levels in factors.items()}
             config, op = runs.get(trial["key"], ({}, math.nan))
@@ -66,12 +68,12 @@ def table_of(folders: Sequence[Path]) -> dict[str, str]:
     frame: Any = pd.DataFrame(records).dropna(subset=[*factors])
     planned = [frame[name].unique() for name in factors]
     # A setting that differs between runs of one cell is no factor, so it makes another block.
-    known = frame[frame["op"].notna()]
-    settings = known.drop(columns=["op", "unit", *factors, *PAIRS], errors="ignore").fillna("")
+    known: Any = frame[frame["op"].notna()]
+    settings: Any = known.drop(columns=["op", "unit", *factors, *PAIRS], errors="ignore").fillna("")
     cells = [known[name] for name in factors]
     differs = settings.groupby(cells).nunique().max() > 1
     index = [known["unit"], *(settings[key] for key in settings.columns[differs])]
-    blocks = pd.crosstab(index, cells, known["op"], aggfunc="first")
+    blocks: Any = pd.crosstab(index, cells, known["op"], aggfunc="first")
     blocks = blocks.reindex(columns=pd.MultiIndex.from_product(planned, names=[*factors])).dropna()
     alpha = 0.05 / (sum(map(len, planned)) - 2)
     table: dict[str, str] = {}

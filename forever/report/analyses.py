@@ -210,7 +210,8 @@ def scheduled_days(part: Part, variant: str) -> dict[str, dict[str, float]]:
         day_steps = runs[0].settings["method.day_steps"]
     else:
         config = RunConfig.parse(probed.config)
-        day_steps = config.override(method_settings(config, "forever")).method.day_steps
+        method = config.override(method_settings(config, "forever")).method
+        day_steps = method.model_dump()["day_steps"]
     days: dict[str, dict[str, float]] = {"steps": {str(day): day * day_steps for day in DAYS}}
     came: dict[str, list[float]] = {str(day): [] for day in DAYS}
     for event in (event for run in runs for event in run.events if event["kind"] == "replay"):

@@ -18,7 +18,7 @@ from forever.stats.bootstrap import Estimate
 from forever.stats.sequential import ALPHA, ROUNDING, half_width
 from forever.stats.verdict import Verdict, verdict
 
-Cell = tuple[str, str]  # a level of each factor
+Cell = tuple[str, ...]  # a level of each factor
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 from made_up import base_run, make_up
 from matplotlib.axes import Axes
 
-from forever.report.analyses import Whose, analyses, day_pairs, dose_areas, forgetting_rates
+from forever.report.analyses import analyses, day_pairs, dose_areas, forgetting_rates
 from forever.report.figures import FIGURES, Picture, png_of, runs, variants
 from forever.report.figures.style import line_styles
 from forever.report.study import Part, read_study
@@ -194,8 +194,7 @@ def test_analyses_are_drawn(tmp_path: Path) -> None:
     make_up(tmp_path / "rate", Sweep("forgetting_rate", base_run(), probing, (0, 1)))
     part = read_study(tmp_path / "rate").parts[0]
     (axis,) = drawn("forgetting_rate", part).figure.axes
-    whose: Whose
-    for whose, about in (("previous", "the task before"), ("older", "older tasks")):
+    for whose, about in variants.DRAWN.items():
         rates = forgetting_rates(part, whose, fifths=True)["finetune"]
         x, y = lines_of(axis)[f"finetune, {about}"]
         assert x == pytest.approx([1.2, 3.6, 6.0, 8.4, 10.8])

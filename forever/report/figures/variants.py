@@ -291,7 +291,7 @@ def forgetting_rate(part: Part) -> Iterator[Picture]:
                 estimates.append(Estimate(mean, mean - spread, mean + spread, len(table)))
             name = f"{variant}, {about}"
             style.draw_estimates(axis, middles, estimates, styles[name], band=True)
-            rates = {f"fifth {fifth + 1}": rate for fifth, rate in table.mean().items()}
+            rates = {f"fifth {fifth + 1}": rate for fifth, rate in enumerate(table.mean())}
             records.append({"variant": variant, "loss of": about, **rates})
     for variant, known in found.items():
         if start := known.get("onset"):
