@@ -13,9 +13,9 @@ from stored import histories, runs
 
 pytest.importorskip("mlflow")
 
-from forever.config.run import RunConfig
 from forever.files import read_lines
 from forever.launch.mlflow.sync import sync
+from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import Sweep
 
 pytestmark = [
@@ -62,7 +62,7 @@ def test_four_syncs_into_a_fresh_store_send_everything_once(
     """Two of a run and two of a sweep."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     shutil.copytree(finished, tmp_path / "run")
-    sweep = Sweep("toys", RunConfig.parse({"data": {"benchmark": "toy"}}), {"base": {}})
+    sweep = Sweep("toys", RunDirectory(finished).read_config(), {"base": {}})
     sweep.write_manifest(tmp_path / "toys")
     shutil.copytree(finished, tmp_path / "toys" / sweep.trials()[0].key)
     tasks = [(tmp_path / name, uri) for name in ("run", "run", "toys", "toys")]

@@ -64,7 +64,7 @@ def test_a_sweep_on_ray_has_none(
     command[command.index("--mlflow") + 1] = "http://me:planted-p@ss/word@127.0.0.1:9"
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert " pid=" in done.stdout  # what a process of Ray printed
+    assert " pid=" in done.stdout + done.stderr, (done.stdout, done.stderr)  # printed by a worker
     without_secrets((done.stdout + done.stderr).encode(), "output")
     files = [file for file in (*tmp_path.rglob("*"), *private_ray.rglob("*")) if file.is_file()]
     assert {"sweep.json", "raylet.out"} <= {file.name for file in files}

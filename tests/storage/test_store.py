@@ -92,9 +92,10 @@ def test_a_run_in_storage_is_one_in_a_folder_and_is_downloaded_once(
 # ---- processes that die, machines that are lost
 
 
-def live(config: RunConfig, address: str, scratch: Path) -> None:
+def live(config: RunConfig, address: str, scratch: Path, environment: dict[str, str]) -> None:
     """A process that trains a run, or resumes it."""
-    os.environ[SCRATCH] = str(scratch)
+    # The server of processes may be older than that of the storage.
+    os.environ.update(environment, **{SCRATCH: str(scratch)})
     torch.set_num_threads(1)
     store.HEARTBEAT_S, store.CONFIRM_S = 0.3, 0.05
     path = local_folder(address)
@@ -106,7 +107,7 @@ def live(config: RunConfig, address: str, scratch: Path) -> None:
 
 
 def start(config: RunConfig, address: str, scratch: Path) -> Any:
-    process = PROCESSES.Process(target=live, args=(config, address, scratch))
+    process = PROCESSES.Process(target=live, args=(config, address, scratch, {**os.environ}))
     process.start()
     return process
 

@@ -89,7 +89,7 @@ def ui(
     command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", "1", "--uvicorn-opts", "--log-level warning"]
     # Other users see the options of a command, and an address may hold a password.
-    environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
+    environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_REGISTRY_STORE_URI": uri}
     environment |= {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
