@@ -43,7 +43,8 @@ Namer = Callable[..., str | None]
 def of_action(learner: Any, method: Any, action: Any) -> str:
     """What a method asks for: warm-up, task, replay, consolidation, probe or reading."""
     kind = getattr(action, "kind", type(action).__name__.lower())
-    warming = learner.step < getattr(method.config, "day_steps", 0)
+    # Interleaved replay has a day for its pace, and no clock that waits for it.
+    warming = hasattr(method, "clock") and learner.step < method.config.day_steps
     return "warm-up" if kind == "task" and warming else kind
 
 
