@@ -47,7 +47,7 @@ def main(
     device: str = "auto",
     out: Path = RESULTS,
 ) -> None:
-    """Measure each schedule with each size of batch for at most so many updates, print a line each
+    """Measure each schedule with each size of batch for at most N updates, print a line each
     and write them to a file, beside what it has of other schedules and sizes."""
     world = World(device=pick_device(device))
     base = named_run(run).override({"model.name": model, "data.root": root and str(root)})
@@ -81,7 +81,7 @@ def main(
 
 
 def first_week(config: RunConfig, updates: int, world: World) -> dict[str, Any]:
-    """Train the only task of a run until day 7 has come, or for so many updates.
+    """Train the only task of a run until day 7 has come, or for N updates.
 
     Returns `planned`, the updates of the whole task; `day_7`, the update after which it came, or
     None; `clock`, the days that the clock showed in the end, and `days`, after each tenth update.

@@ -33,7 +33,7 @@ def check_choice(
         raise InputError(f"seeds {[*seeds]}: give some that are different and not negative")
     if trials is not None and not is_search:
         rule = "only a search has a number of runs; leave it out"
-        raise InputError(f"{trials} trials: {name} is no search, and {rule}")
+        raise InputError(f"{trials} trials: {name} is not a search, and {rule}")
     if only and (file is None or is_search):
         raise InputError(f"only {only[0]!r}: {name} has no variants by name")
 
@@ -141,7 +141,7 @@ def planned_runs(
 ) -> list[PlannedRun]:
     """List the runs that `forever run NAME` or `forever sweep NAME` would do, with finished ones.
 
-    A search counts as so many runs of its base: its points are known only when it runs.
+    A search counts as N runs of its base: its points are known only when it runs.
 
     Raises:
         InputError: unknown name, bad data, or too many runs.

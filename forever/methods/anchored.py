@@ -111,8 +111,8 @@ class Anchored(Method[C]):
     def end_task(self, learner: Learner, task: Task) -> None:
         self.tensors.pop("anchor", None)
         self.known.clear()
-        examples = self.remember(learner, task) if task.train else ()
-        if self.regularizer.name == "logits" and examples:
+        keeps = self.regularizer.name == "logits" and task.train
+        if keeps and (examples := self.remember(learner, task)):
             kept = self.answers(learner, examples)
             self.constants[f"{learner.stage}/values"] = kept.values
             if kept.places is not None:

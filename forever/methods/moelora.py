@@ -67,7 +67,7 @@ class TopKRouter(nn.Module):
         if self.training and bank.places is not None:
             self.balance = balance_loss(_at(p, bank.places), _at(top.indices, bank.places))
             if c.contrast:
-                # At most so many tokens, evenly spread.
+                # At most N tokens, evenly spread.
                 real = len(bank.places)
                 compared = min(real, c.contrast_tokens)
                 some = bank.places[torch.arange(compared, device=x.device) * real // compared]

@@ -1,7 +1,7 @@
 """Replay of the whole memory at scheduled times: Algorithm 1 of FOREVER with its three slots open.
 
 The clock says when a day is over, the schedule at which days memory is replayed, the regulariser
-how strongly. By default a day is one update, and there is no penalty; FOREVER has its own parts.
+how strongly. By default a day is one update without a penalty; FOREVER has its own parts.
 """
 
 from itertools import chain, islice, takewhile, tee
@@ -123,7 +123,7 @@ class ScheduledReplay(Anchored[R]):
         return sum(1 for _ in takewhile(lambda day: day <= last, self.schedule(learner)))
 
     def consolidation_epochs(self, learner: Learner, events: int) -> Passes:
-        """Return how many passes end a task that had so many events, or enough for its budget."""
+        """Return how many passes end a task after its events, or enough for its budget."""
         if self.config.memory_epochs == "share":
             return "rest"
         if whole_budget := learner.budget.passes(len(learner.memory)):

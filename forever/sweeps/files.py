@@ -56,7 +56,7 @@ class SweepFile(Part):
     beside: BenchmarkName | None = None
     variants: dict[VariantName, Variant] = {}
     each: dict[VariantName, Point] = {}  # what each variant but the bounds is run with in turn
-    factors: tuple[str, str] = ("variants", "each")  # what these two are called in a report
+    factors: tuple[str, str] | None = None  # what both are called in a report of their effects
     method: MethodName | None = None  # of a search: whose space it is
     space: dict[DottedKey, Axis] = {}
     spaces: dict[MethodName, dict[DottedKey, Axis]] = {}  # of other methods
@@ -193,7 +193,7 @@ class SweepFile(Part):
                 raise InputError(f"sweep {self.name}: two variants are called {names[key]!r}")
             if variant.reference:
                 compared[key] = variant.reference
-            for factor, level in zip(self.factors, variant.levels, strict=False):
+            for factor, level in zip(self.factors or (), variant.levels, strict=False):
                 factors.setdefault(factor, {})[names[key]] = level
         reference = self.reference or ("base" if "base" in names else next(iter(names), ""))
         for key in (reference, *compared.values()):

@@ -29,7 +29,7 @@ from forever.training.steps import Action, Forward, Penalty, Probe, Reading, Ste
 def perform(learner: Learner, method: Method[Any], action: Action) -> StepRecord:
     """Do what a method wants: an update, a probe of a loss, or one number for all ranks.
 
-    Where decisions hang on the time that it took, the record has the leader's.
+    Where decisions depend on the time that it took, the record has the leader's.
     """
     began = perf_counter()
     record = _do(learner, method, action)
@@ -76,7 +76,7 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
     penalty = add_penalty(parameters, step.penalty)
     gradient_norm = clip_gradient(parameters, config.optim.clip)
 
-    # The numbers are the leader's, since decisions hang on them: a clock that reads NaN, for one,
+    # The numbers are the leader's, since decisions depend on them: a clock that reads NaN, for one,
     # would never replay. Reading them waits for the device, so it is done once, at the end, unless
     # the update may have to be left out.
     cross_entropies, added = world.sum_(sums)

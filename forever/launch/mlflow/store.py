@@ -85,7 +85,7 @@ def best_page(folder: Path, place: Place, server: str) -> str:
 
 
 def local_address(port: int = PORT) -> str:
-    """Where `forever ui` shows a store that is no server."""
+    """Where `forever ui` shows a store that is not a server."""
     return f"http://127.0.0.1:{port}"
 
 
@@ -114,8 +114,8 @@ def tracking_uri(choice: str | None = None) -> str:
         fault = one_line(error)
     if fault:
         raise InputError(
-            f"--mlflow or MLFLOW_TRACKING_URI: {without_credentials(uri)} is no address of a store "
-            f"({fault}); give one such as {SQLITE}mlflow.db or http://localhost:5000"
+            f"--mlflow or MLFLOW_TRACKING_URI: {without_credentials(uri)} is not the address of a "
+            f"store ({fault}); give one such as {SQLITE}mlflow.db or http://localhost:5000"
         )
     return uri
 
