@@ -247,9 +247,14 @@ def test_a_merge_that_is_not_finite_ends_the_run(
 def test_a_probe_that_is_not_finite_ends_the_run(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = step.cross_entropy
-    monkeypatch.setattr(step, "cross_entropy", lambda *parts: honest(*parts) * math.nan)
-    with pytest.raises(FloatingPointError, match="the loss of a probe is nan"):
+    honest = step.answer_logits
+
+    def answer_logits(*given: Any) -> tuple[Any, Any]:
+        logits, targets = honest(*given)
+        return (logits if torch.is_grad_enabled() else logits * math.nan), targets
+
+    monkeypatch.setattr(step, "answer_logits", answer_logits)
+    with pytest.raises(FloatingPointError, match="a probe has loss nan"):
         execute(config, tmp_path / "run")
 
 
