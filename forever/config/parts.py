@@ -219,8 +219,9 @@ class BudgetConfig(Part):
     is left is spent at the task's end. Without either field it is as much as the method takes. A
     method that cannot keep to a budget is marked in the result."""
 
-    examples: Count | None = None
-    """Replayed examples, views counted."""
+    examples: Count | tuple[Count, ...] | None = None
+    """Replayed examples, views counted: one number for all tasks, or one for each after the first,
+    such as those that another run replayed."""
     seconds: AboveZero | None = None
     """Seconds of updates on replayed examples, as they are measured. So no two runs are equal bit
     for bit (docs/protocol.md#budgets)."""
@@ -233,6 +234,21 @@ class BudgetConfig(Part):
                 "has one; set one of them to null"
             )
         return self
+
+    def of(self, stage: int) -> int | None:
+        """Return how many examples the task of a stage, from 0, may replay; None if any number."""
+        if isinstance(self.examples, tuple):
+            return self.examples[stage - 1] if stage else 0
+        return self.examples
+
+    def check(self, tasks: int) -> None:
+        """Refuse a list that does not fit the number of tasks."""
+        if isinstance(self.examples, tuple) and len(self.examples) != tasks - 1:
+            raise InputError(
+                f"budget.examples has {len(self.examples)} numbers, and there are {tasks} tasks; "
+                f"give {tasks - 1}, one for each task after the first, or a single number",
+                key="budget.examples",
+            )
 
 
 class EvaluationConfig(Part):

@@ -89,8 +89,9 @@ def prepare(config: RunConfig, path: Path, resume: bool = False) -> Prepared:
 
 
 def check_models(config: RunConfig, tasks: int) -> None:
-    """Refuse an adapter that PEFT does not know, an unfit encoder, or a model that is too narrow
-    for the method."""
+    """Refuse a budget for another number of tasks, an adapter that PEFT does not know, an unfit
+    encoder, or a model that is too narrow for the method."""
+    config.budget.check(tasks)
     if config.model.adapter:
         from forever.models.adapter import describe  # with PEFT and torch, which take seconds
 

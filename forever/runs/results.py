@@ -80,13 +80,13 @@ def budget_of(config: RunConfig, notes: Sequence[dict[str, Any]]) -> str | None:
     longest update is none.
     """
     excesses: list[float] = []
-    for note in notes[1:]:
+    for stage, note in enumerate(notes[1:], start=1):
         if config.budget.seconds is not None:
             excess = note["replay_seconds"] - config.budget.seconds
             excesses.append(excess if abs(excess) >= note["longest_replay_seconds"] else 0.0)
-        elif config.budget.examples is not None:
+        elif (total := config.budget.of(stage)) is not None:
             counted = Counter[str](note["examples"])
-            excesses.append(counted["replayed"] + counted["padded"] - config.budget.examples)
+            excesses.append(counted["replayed"] + counted["padded"] - total)
     if not excesses:
         return None
     if max(excesses) > 0:

@@ -15,10 +15,11 @@ class Budget:
 
     def __init__(self, config: BudgetConfig) -> None:
         self.config = config
-        self.begin()
+        self.begin(0)
 
-    def begin(self) -> None:
+    def begin(self, stage: int) -> None:
         """Set all counters to the start of a task."""
+        self.total = self.config.of(stage)  # of examples
         self.examples = 0  # replayed or padded, views counted
         # With `budget.seconds`: the time of all updates, the part that replayed or padded examples
         # had in it, and the longest update with such examples.
@@ -36,7 +37,7 @@ class Budget:
         """Return how many passes over `kept` examples spend the whole budget; 0 without one."""
         if self.config.seconds is not None:
             return sys.maxsize  # time will tell
-        return math.ceil((self.config.examples or 0) / max(kept, 1))
+        return math.ceil((self.total or 0) / max(kept, 1))
 
     def afforded(self, batches: Iterable[Batch], parts: int = 1) -> Iterator[Batch]:
         """Yield the batches for which there is budget left, and at most one of `parts` of it.
@@ -49,14 +50,13 @@ class Budget:
             share_s = self.config.seconds / parts
             until_s = min(self.config.seconds, (self.replay_s // share_s + 1) * share_s)
             return takewhile(lambda _: self.replay_s < until_s, batches)
-        if self.config.examples is None:
+        if self.total is None:
             return iter(batches)
-        left = self.config.examples - self.examples
-        return cut(batches, min(left, self.config.examples // parts))
+        return cut(batches, min(self.total - self.examples, self.total // parts))
 
     def shares(self, epochs: int) -> list[int]:
         """Divide the budget of examples into equal parts, one an epoch."""
-        total = self.config.examples or 0
+        total = self.total or 0
         ends = [epoch * total // epochs for epoch in range(epochs + 1)]
         return [end - begin for begin, end in pairwise(ends)]
 

@@ -81,7 +81,7 @@ class Learner:
         self.stage, self.task = stage, task
         self.own = frozenset(example.id for example in task.train)
         self.examples = Counter()
-        self.budget.begin()
+        self.budget.begin(stage)
         self.step = self.updates = self.planned_steps = self.skipped = 0
         self.gauges, self.notes, self.events = {}, {}, []
 
@@ -122,16 +122,14 @@ class Learner:
         If there is a budget of examples, an equal part of it is mixed into each epoch instead; one
         of seconds is spent evenly over the updates of the task.
         """
-        optim, seed, budget = self.config.optim, self.config.seed, self.budget.config
+        optim, seed, budget = self.config.optim, self.config.seed, self.budget
         kept = self.memory.examples
         drawn = self.memory.drawn(task.name)
-        if budget.seconds is not None and kept:
+        if budget.config.seconds is not None and kept:
             batches = self.batches(task.train)
-            yield from self.budget.mixed_by_time(batches, drawn, self.planned_steps)
-        elif budget.examples is not None and kept:
-            passes = [
-                task.train + tuple(islice(drawn, n)) for n in self.budget.shares(optim.epochs)
-            ]
+            yield from budget.mixed_by_time(batches, drawn, self.planned_steps)
+        elif budget.total is not None and kept:
+            passes = [task.train + tuple(islice(drawn, n)) for n in budget.shares(optim.epochs)]
             counts = [batch_count(len(examples), 1, optim.batch_size) for examples in passes]
             self.planned_steps = sum(counts)
             for epoch, examples in enumerate(passes):

@@ -20,6 +20,7 @@ from helpers import CONFIGS, FOREVER, Outcome, canned_sample, execute, outcome
 from forever.config.run import RunConfig
 from forever.data import collation
 from forever.data.tasks import Task
+from forever.errors import InputError
 from forever.evaluation import decoding
 from forever.launch.local import run_local
 from forever.methods.forever import Forever
@@ -171,6 +172,22 @@ def test_a_budget_is_spent_exactly_or_the_run_is_marked(run: Run, name: str) -> 
         assert result["budget"] == "over"
     else:
         assert (min(replayed[1:]) < 6, result["budget"]) == (True, "under")
+
+
+@pytest.mark.parametrize("method", [{"memory_epochs": "share"}, {"name": "mix_replay"}], ids=str)
+def test_a_budget_may_be_another_for_each_task(run: Run, method: dict[str, Any]) -> None:
+    result = run({"name": "forever"} | method, **{"budget.examples": [6, 3]}).result
+    counts = [result["notes"][stage]["examples"]["replayed"] for stage in result["stages"][1:]]
+    assert (counts, result["budget"]) == ([6, 3], "exact")
+
+
+def test_forever_with_its_own_dose_as_its_budget_is_the_same_run(run: Run) -> None:
+    own = run(CONFIGS["forever"])
+    notes, (_, *later) = own.result["notes"], own.result["stages"]
+    dose = [notes[stage]["examples"]["replayed"] for stage in later]
+    assert same_training(own, run(CONFIGS["forever"], **{"budget.examples": dose}))
+    with pytest.raises(InputError, match="2 numbers, and there are 2 tasks; give 1"):
+        run(CONFIGS["forever"], **{"budget.examples": dose, "data.order": ["shape", "colour"]})
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "mtl"])
