@@ -47,14 +47,20 @@ def parse_json(text: str, kind: TypeAdapter[Any], path: Path, line: int | None =
     try:
         return kind.validate_json(text)
     except ValidationError as error:
-        problem = error.errors()[0]
+        where = str(path) if line is None else f"{path}, line {line}"
+        key, message = first_problem(error, where)
+        raise InputError(message, key=key, path=path, line=line) from None
+
+
+def first_problem(error: ValidationError, where: str) -> tuple[str, str]:
+    """Return the key of the first problem, and a line with the place, the rule and the value."""
+    problem = error.errors()[0]
     key = ".".join(str(part) for part in problem["loc"])
-    where = str(path) if line is None else f"{path}, line {line}"
     if key:
         where = f"{where}, {key}"
     rule = problem["msg"][0].lower() + problem["msg"][1:]
     value = "" if problem["type"] == "json_invalid" else f" ({shown(problem['input'])})"
-    raise InputError(f"{where}: {rule}{value}", key=key, path=path, line=line)
+    return key, f"{where}: {rule}{value}"
 
 
 def path_of(text: str, setting: str) -> Path:

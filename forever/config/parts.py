@@ -106,12 +106,21 @@ class ModelConfig(Part):
 class ColumnsConfig(Part):
     """A column's name for each field of an example, or a text of several words with `{column}`s."""
 
-    instruction: str
+    instruction: str = ""
     """What to do."""
     input: str = ""
     """With what; empty is nothing."""
-    output: str
+    output: str = ""
     """The right answer."""
+    messages: str = ""
+    """Instead of the others: the column with a list of messages, as `role` and `content`."""
+
+    @model_validator(mode="after")
+    def _one_way_to_read(self) -> "ColumnsConfig":
+        fields = self.instruction or self.input, self.output
+        if any(fields) if self.messages else not (self.instruction and self.output):
+            raise InputError("name the columns of instruction and output, or that of messages")
+        return self
 
 
 class DatasetConfig(Part):
@@ -141,6 +150,8 @@ class DatasetConfig(Part):
     def identity(self) -> dict[str, Any]:
         """What decides the result, as JSON values: of a folder's place only its last name."""
         values = self.model_dump(mode="json")
+        if not self.columns.messages:  # as in earlier versions
+            del values["columns"]["messages"]
         return values | {"path": PurePath(self.path).name if self.is_path else self.path}
 
 

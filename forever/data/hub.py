@@ -5,11 +5,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from forever.config.parts import DatasetConfig
+from forever.data.rows import ROW, Row
 from forever.data.sources import limited
 from forever.data.tasks import Example, Splits
 from forever.errors import InputError, one_line, shown, unknown
-from forever.reading import is_folder, path_of
+from forever.reading import first_problem, is_folder, path_of
 
 _COLUMN = re.compile(r"\{([^{}]*)\}")
 
@@ -35,18 +38,24 @@ def _examples(
     for column in config.filter:
         if column not in rows.column_names:
             raise unknown(f"column in {key}.filter", column, rows.column_names, f"{key}.filter")
+    columns = config.columns
+    if columns.messages and columns.messages not in rows.column_names:
+        raise unknown(f"column in {key}", columns.messages, rows.column_names, f"{key}.columns")
     instruction, text, output = (
         _template(field, rows.column_names, f"{key}.columns")
-        for field in (config.columns.instruction, config.columns.input, config.columns.output)
+        for field in (columns.instruction, columns.input, columns.output)
     )
     wanted = {name: values if isinstance(values, list) else [values]
               for name, values in config.filter.items()}  # fmt: skip
     examples: list[Example] = []
     for number, row in _decoded(rows):
         if all(row[column] in values for column, values in wanted.items()):
-            where = f"{key}, row {number} of {part}"
-            fields = [_fill(template, row, where) for template in (instruction, text, output)]
-            examples.append(Example(f"{task}/{part}/{number}", *fields))
+            where, name = f"{key}, row {number} of {part}", f"{task}/{part}/{number}"
+            if columns.messages:
+                examples.append(_conversation(row[columns.messages], where).example(name))
+                continue
+            fields = (_fill(template, row, where) for template in (instruction, text, output))
+            examples.append(Example(name, *fields, turns=()))
     if not examples:
         raise InputError(
             f"{key}: the filter leaves nothing of {part}; a split needs at least one row",
@@ -98,6 +107,14 @@ def _decoded(rows: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
             if value is not None:
                 row[name] = kind.int2str(value) if value >= 0 else None
         yield number, row
+
+
+def _conversation(messages: Any, where: str) -> Row:
+    try:
+        return ROW.validate_python({"messages": messages})
+    except ValidationError as error:
+        message = first_problem(error, where)[1]
+        raise InputError(message, key=where.partition(",")[0]) from None
 
 
 def _template(text: str, columns: list[str], key: str) -> str:

@@ -1,14 +1,14 @@
 """Task folders in the layouts of the field: a task's files are found, and read as examples.
 
 Each layout is one function that yields the tasks of a folder, and one that reads a file's rows; to
-add a layout, write both and name the first in `LAYOUTS`.
+add a layout, write both and name the first in `LAYOUTS`. `rows` has the shapes that a row may have.
 
-1. Ours: <folder>/<task>/{train,test}.jsonl with `instruction`, `input` and `output`.
+1. Ours: <folder>/<task>/{train,test}.jsonl with a row of `rows` in each line.
 2. O-LoRA's CL_Benchmark: <folder>/<TYPE>/<task>/{train,test,labels}.json, lists of objects with
    `sentence` and `label`.
 3. SAPT's CL_Benchmark: <folder>/<task>/{train,test}.json with a `Definition`, and with `Instances`
    of `input` and `output`; in Long Sequence with labels.json.
-4. CL_Memory and bilevel: <folder>/{train,test}/<task>.json, lists of objects with the fields of 1.
+4. CL_Memory and bilevel: <folder>/{train,test}/<task>.json, lists of the rows of 1.
 5. Super-NaturalInstructions: <folder>/<task>*.json, one file a task, with the fields of 3.
 """
 
@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, FailFast, TypeAdapter
 
+from forever.data.rows import ROW, ROWS, Row
 from forever.data.tasks import Example, Splits
 from forever.errors import InputError, unknown
 from forever.reading import Text, is_folder, parse_json, read_text
@@ -32,15 +33,6 @@ WHOLE = "instances"  # the key of a file that has all of a task
 _NI_TRAIN, _NI_TEST = 1000, 100
 _NI_PARTS = 5  # of a short list a fifth is held out
 _LARGEST_FILE = 2**28  # bytes
-
-
-class Row(BaseModel):
-    """A row of a file, before it is an example of a task."""
-
-    instruction: Text
-    input: Text
-    output: Text  # an empty answer teaches EOS
-
 
 Rows = Iterator[tuple[int, Row]]  # with their numbers in the file, from 0
 
@@ -67,8 +59,7 @@ class TaskFiles:
         """Read the examples of a split; raises as `splits`."""
         examples: list[Example] = []
         for number, row in self.read(self.files[split]):
-            name = f"{self.name}/{split}/{number}"
-            examples.append(Example(name, row.instruction, row.input, row.output))
+            examples.append(row.example(f"{self.name}/{split}/{number}"))
         if not examples:
             path = self.files[split]
             raise InputError(f"{path} is empty; a split needs at least one row", path=path)
@@ -76,11 +67,11 @@ class TaskFiles:
 
     def parted(self, instances: Sequence[Example]) -> Splits:
         """Divide the instances of one file by a fixed seed, each input once."""
-        # By input: an instance that occurs twice must not land in both splits.
-        by_input: dict[str, Example] = {}
+        # By question: an instance that occurs twice must not land in both splits.
+        by_question: dict[tuple[str, ...], Example] = {}
         for example in instances:
-            by_input.setdefault(example.input.strip(), example)
-        different = list(by_input.values())
+            by_question.setdefault(example.question, example)
+        different = list(by_question.values())
         if len(different) < _NI_PARTS:
             path = self.files[WHOLE]
             raise InputError(
@@ -145,7 +136,7 @@ def _ours(folder: Path) -> Iterator[TaskFiles]:
 def _read_jsonl(path: Path) -> Rows:
     for number, line in enumerate(read_text(path, _LARGEST_FILE).split("\n")):
         if line.strip():
-            yield number, parse_json(line, _ROW, path, number + 1)
+            yield number, parse_json(line, ROW, path, number + 1)
 
 
 # ---- layout 2: O-LoRA's CL_Benchmark
@@ -271,14 +262,12 @@ def _by_split(folder: Path) -> Iterator[TaskFiles]:
 
 
 def _read_list(path: Path) -> Rows:
-    yield from enumerate(_parsed(_ROWS, path))
+    yield from enumerate(_parsed(ROWS, path))
 
 
 # ---- what layouts share
 
 LAYOUTS = (_ours, _by_type, _by_task, _by_split, _one_file)
-# The first of a list's million bad rows is enough.
-_ROW, _ROWS = TypeAdapter(Row), TypeAdapter(Annotated[list[Row], FailFast()])
 _SENTENCES = TypeAdapter(Annotated[list[_Sentence], FailFast()])
 _INSTANCES, _NATURAL = TypeAdapter(_Instances), TypeAdapter(_NaturalTask)
 _LABELS = TypeAdapter(list[Text])

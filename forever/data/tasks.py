@@ -9,18 +9,37 @@ Metric = Literal["exact_match", "rouge_l"]
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """What one of the roles says in a conversation: system, user or assistant."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
-    """One training or test example; `id` is `<task>/<split>/<row>`, unique within a benchmark."""
+    """One training or test example; `id` is `<task>/<split>/<row>`, unique within a benchmark.
+
+    It has an instruction with its input, or else the `turns` of a conversation before the answer.
+    """
 
     id: str
     instruction: str
     input: str
     output: str
+    turns: tuple[Message, ...] = ()
 
     @property
-    def question(self) -> tuple[str, str]:
+    def question(self) -> tuple[str, ...]:
         """What must not occur in training and in test."""
+        if self.turns:
+            return tuple(f"{turn.role}\0{turn.content.strip()}" for turn in self.turns)
         return self.instruction.strip(), self.input.strip()
+
+    @property
+    def shown(self) -> str:
+        """What tells it from others of its task: the last turn, or the input if it has one."""
+        return self.turns[-1].content if self.turns else self.input or self.instruction
 
 
 Splits = tuple[tuple[Example, ...], tuple[Example, ...]]  # train, test
@@ -50,7 +69,8 @@ class Task:
     def _digest(self, examples: tuple[Example, ...]) -> str:
         sha = hashlib.sha256(f"{self.name} {self.metric}".encode())
         for example in examples:
-            fields = (example.id, example.instruction, example.input, example.output, "\n")
+            turns = (text for turn in example.turns for text in (turn.role, turn.content))
+            fields = (example.id, example.instruction, example.input, example.output, *turns, "\n")
             sha.update("\0".join(fields).encode())
         return sha.hexdigest()[:12]
 

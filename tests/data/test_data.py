@@ -15,7 +15,7 @@ from forever.config.run import RunConfig
 from forever.data.batching import batch_count, batches
 from forever.data.benchmarks import SUPERNI_CLASSIFICATION, load_benchmark
 from forever.data.sources import find_tasks
-from forever.data.tasks import Benchmark, Example, Splits, Task
+from forever.data.tasks import Benchmark, Example, Message, Splits, Task
 from forever.errors import InputError
 
 # The paper's order table, written down independently of the library.
@@ -202,6 +202,41 @@ def test_text_comes_through_unchanged(tmp_path: Path) -> None:
         assert [(e.input, e.output) for e in rows] == [(r["input"], r["output"]) for r in odd]
 
 
+# ---- conversations
+
+SAID = [("system", "Be brief."), ("user", "Is it red?"), ("assistant", "Yes."), ("user", "Warm?")]
+SHARE_GPT = {"user": "human", "assistant": "gpt"}
+
+
+def as_messages(said: list[tuple[str, str]]) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": text, "name": None} for role, text in said]}
+
+
+def as_share_gpt(said: list[tuple[str, str]]) -> dict[str, Any]:
+    messages = [{"from": SHARE_GPT.get(role, role), "value": text} for role, text in said]
+    return {"id": 7, "conversations": messages}
+
+
+@pytest.mark.parametrize("written", [as_messages, as_share_gpt])
+@pytest.mark.parametrize("place", ["talk/{}.jsonl", "{}/talk.json"])
+def test_a_conversation_is_its_turns_and_their_answer(
+    written: Any, place: str, tmp_path: Path
+) -> None:
+    """In lines and in a list; what is said after the last answer cannot be learned."""
+    for split, thanks in (("train", []), ("test", [("user", "Thanks.")])):
+        rows = [written([*SAID, ("assistant", f"{split} no"), *thanks])]
+        path = tmp_path / place.format(split)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(rows if path.suffix == ".json" else rows[0]), "utf-8")
+    train, test = read_task(tmp_path, "talk")
+    turns = tuple(Message(role, text) for role, text in SAID)
+    assert train == (Example("talk/train/0", "", "", "train no", turns),)
+    assert test == (Example("talk/test/0", "", "", "test no", turns),)
+    assert train[0].question == test[0].question
+    first, second = Task("t", train, (), "rouge_l"), replace(train[0], turns=turns[1:])
+    assert first.digest() != replace(first, train=(second,)).digest()
+
+
 FIRST = json.dumps(row("first")) + "\n"
 OURS, SENTENCES, NATURAL = "a/train.jsonl", "SC/SST-2/train.json", "task001_name_of_it.json"
 RELEASE, LISTS = "task363_sst2_polarity/test.json", "train/boolqa.json"
@@ -216,6 +251,9 @@ NAMES = {OURS: "a", "a/test.jsonl": "a", NATURAL: "task001", RELEASE: "task363",
         (OURS, FIRST + '{"instruction": "a", "input": "b"}', 2, "output"),
         (OURS, FIRST + json.dumps(row("x" * 2_000_000)), 2, "input"),
         (OURS, FIRST + json.dumps(row("café"), ensure_ascii=False), 2, ""),  # not UTF-8
+        (OURS, FIRST + json.dumps(as_messages([("tool", "a")])), 2, "messages.0.role"),
+        (OURS, FIRST + '{"messages": [{"role": "user"}]}', 2, "messages.0.content"),
+        (OURS, FIRST + json.dumps(as_messages([("assistant", "a")])), 2, ""),  # to no question
         (OURS, "\n \n", None, ""),
         ("a/test.jsonl", None, None, ""),
         (SENTENCES, [{"sentence": "a", "label": "b"}, {"sentence": "a"}], None, "1.label"),

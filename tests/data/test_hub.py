@@ -8,7 +8,7 @@ from helpers import execute
 
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
-from forever.data.tasks import Task
+from forever.data.tasks import Message, Task
 from forever.errors import InputError
 
 datasets = pytest.importorskip("datasets")
@@ -90,6 +90,28 @@ def test_every_kind_of_file_gives_the_same_task(kind: str, tmp_path: Path) -> No
     assert (len(task.train), len(task.test)) == (12, 4)
     assert (task.metric, task.labels) == ("exact_match", ("no", "yes"))
     assert task.digest() == "a282921ee3e7"
+
+
+def test_a_column_of_messages_is_a_conversation(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "Is it warm?"}, {"role": "assistant", "content": "no"}]
+    folder = tmp_path / "talks"
+    folder.mkdir()
+    for split in ("train", "test"):
+        messages = [said[0] | {"content": split}, said[1]]
+        rows = datasets.Dataset.from_list([{"talk": messages}, {"talk": [*messages, *said]}])
+        rows.to_parquet(folder / f"{split}.parquet")
+    first, second = task_of(folder, columns={"messages": "talk"}).train
+    assert (first.id, first.output, first.turns) == (
+        "warm/train/0", "no", (Message("user", "train"),),
+    )  # fmt: skip
+    assert [turn.role for turn in second.turns] == ["user", "assistant", "user"]
+    judged = datasets.Dataset.from_list([{"talk": [{"role": "judge", "content": ""}]}])
+    judged.to_parquet(folder / "train.parquet")
+    with pytest.raises(InputError, match=r"row 0 of train, messages\.0\.role"):
+        task_of(folder, columns={"messages": "talk"})
+    with pytest.raises(InputError) as refused:
+        task_of(folder, columns={"messages": "talk", "output": "answer"})
+    assert refused.value.key == "data.datasets.warm.columns"
 
 
 def test_a_row_without_a_label_has_no_answer(tmp_path: Path) -> None:

@@ -1,0 +1,88 @@
+"""One row of a file, in the shapes that people have; what it becomes is the same for all.
+
+A row is known by its keys. To add a shape, write a model of it with a method `row`, and give it
+the key that tells it from others in `_SHAPES`.
+
+- instruction, input, output: what to do, with what, and the right answer.
+- messages: a conversation of `role` and `content`; `conversations` of `from` and `value` is
+  ShareGPT's. What comes after the last answer teaches nothing and is left out.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    FailFast,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+)
+from pydantic_core import PydanticCustomError
+
+from forever.data.tasks import Example, Message
+from forever.reading import Text
+
+
+class Row(BaseModel):
+    """A row before it is an example of a task, with `turns` instead of the first two."""
+
+    instruction: Text = ""
+    input: Text = ""
+    output: Text  # an empty answer teaches EOS
+    turns: tuple[Message, ...] = ()
+
+    def example(self, id: str) -> Example:
+        """Return the example that the row is."""
+        return Example(id, self.instruction, self.input, self.output, self.turns)
+
+
+class Instruction(BaseModel):
+    instruction: Text
+    input: Text
+    output: Text
+
+    def row(self) -> Row:
+        return Row(instruction=self.instruction, input=self.input, output=self.output)
+
+
+_ROLES = {"human": "user", "gpt": "assistant"}  # as ShareGPT calls them
+
+
+class _Said(BaseModel):
+    """A message: what one of the roles says."""
+
+    role: Annotated[
+        Literal["system", "user", "assistant"], BeforeValidator(lambda name: _ROLES.get(name, name))
+    ] = Field(validation_alias=AliasChoices("role", "from"))
+    content: Text = Field(validation_alias=AliasChoices("content", "value"))
+
+
+class _Conversation(BaseModel):
+    messages: list[_Said] = Field(validation_alias=AliasChoices("messages", "conversations"))
+
+    def row(self) -> Row:
+        turns = [Message(said.role, said.content) for said in self.messages]
+        while turns and turns[-1].role != "assistant":
+            turns.pop()
+        if len(turns) < 2:
+            raise PydanticCustomError(
+                "no_answer", "a conversation should have a message and the assistant's answer to it"
+            )
+        return Row(output=turns.pop().content, turns=tuple(turns))
+
+
+_SHAPES = {"messages": _Conversation, "conversations": _Conversation}
+
+
+def _read(value: Any) -> Row:
+    keys = value if isinstance(value, Mapping) else {}
+    shape = next((_SHAPES[key] for key in _SHAPES if key in keys), Instruction)
+    return shape.model_validate(value).row()
+
+
+AnyRow = Annotated[Row, PlainValidator(_read)]
+ROW = TypeAdapter(AnyRow)
+ROWS = TypeAdapter(Annotated[list[AnyRow], FailFast()])  # the first of a million bad rows is enough
