@@ -18,6 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from forever.errors import InputError, shown
+from forever.scores import known_metric
 
 
 def _no_truth(value: Any) -> Any:
@@ -173,8 +174,10 @@ class DataConfig(Part):
     validation: Annotated[float, Field(gt=0, lt=1), NUMBER] | None = None
     """Share of the training examples that is scored in the place of the test examples, which must
     not choose anything, for example in a search."""
-    metrics: dict[str, Literal["exact_match", "rouge_l"]] = {}
-    """Metric by task; otherwise it is exact match if the answers look like labels."""
+    metrics: dict[str, Annotated[str, AfterValidator(known_metric)]] = {}
+    """Metric by task: exact_match, rouge_l, token_f1, edit_similarity, numeric, choice,
+    label_likelihood, text_likelihood, or `module:function` of your own. Otherwise it is exact match
+    if the answers look like labels, else ROUGE-L."""
 
     @field_validator("benchmark")
     @classmethod

@@ -12,6 +12,7 @@ from forever.data.sources import DATA_SEED, TaskFiles, find_tasks, limited
 from forever.data.tasks import Benchmark, Splits, Task
 from forever.errors import InputError, unknown
 from forever.reading import is_folder, path_of
+from forever.scores import LABEL_LIKELIHOOD, TRACE, score, with_digest
 from forever.seeding import permutation
 from forever.storage.address import is_address, local_folder
 from forever.storage.remote import fetch
@@ -25,6 +26,7 @@ FOLDERS = {
 }
 # The classification tasks of SuperNI's fifteen; ROUGE-L scores the others (docs/protocol.md).
 SUPERNI_CLASSIFICATION = {"task363", "task875", "task1687"}
+_MOST_LABELS = 50
 
 
 @dataclass(frozen=True)
@@ -154,15 +156,24 @@ def _task(config: DataConfig, name: str, splits: Splits) -> Task:
             )
     # Answers look like labels if there are at most 50, each used five times on average.
     answers = sorted({example.output.strip() for example in train})
-    is_classification = len(answers) <= 50 and 5 * len(answers) <= len(train)
+    is_classification = len(answers) <= _MOST_LABELS and 5 * len(answers) <= len(train)
     exact = is_classification
     if config.benchmark in ("standard", "long"):
         exact = True
     elif config.benchmark in ("superni", "thirty"):
         exact = name in SUPERNI_CLASSIFICATION or name in LONG_TASKS
-    metric = config.metrics.get(name) or ("exact_match" if exact else "rouge_l")
+    by_rule = "exact_match" if exact else "rouge_l"
+    metric = with_digest(config.metrics.get(name) or TRACE.get(name, by_rule))
+    if metric == LABEL_LIKELIHOOD and len(answers) > _MOST_LABELS:
+        raise InputError(
+            f"data.metrics: task {name} has {len(answers)} different answers, and {metric} chooses "
+            f"among {_MOST_LABELS} labels at most; take another metric",
+            key="data.metrics",
+        )
+    if ":" in metric:  # the user's own is tried before anything is started
+        score(metric, [test[0].output], [test[0].output])
     labels = None
-    if is_classification and metric == "exact_match":
+    if metric == LABEL_LIKELIHOOD or (is_classification and metric == "exact_match"):
         labels = tuple(answers)
     return Task(name, train, test, metric, labels)
 

@@ -9,6 +9,7 @@ from typing import Any
 from forever.data.prompts import prompt, prompt_parts
 from forever.data.tasks import Example, Task
 from forever.errors import InputError
+from forever.scores import BY_LIKELIHOOD
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,9 @@ class Encoder:
         for example in task.train:
             self.encode(example)
         for example in task.test:
+            if task.metric in BY_LIKELIHOOD:
+                self.encode(example)
+                continue
             self.encode_prompt(example)
             length = self.answer_length(example)
             if length > max_new_tokens and task.metric == "exact_match":

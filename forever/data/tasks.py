@@ -3,9 +3,6 @@
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
-
-Metric = Literal["exact_match", "rouge_l"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +44,8 @@ Splits = tuple[tuple[Example, ...], tuple[Example, ...]]  # train, test
 
 @dataclass(frozen=True)
 class Task:
-    """One task: its disjoint splits, the metric of its scores, and its answers if they are labels.
+    """One task: its disjoint splits, the metric of its scores (see `forever.scores`), and its
+    answers if they are labels.
 
     `labels` are sorted and distinct; None means generation.
     """
@@ -55,7 +53,7 @@ class Task:
     name: str
     train: tuple[Example, ...]
     test: tuple[Example, ...]
-    metric: Metric
+    metric: str
     labels: tuple[str, ...] | None = None
 
     def digest(self) -> str:

@@ -1,27 +1,11 @@
-"""Scores of answers, and what continual learning makes of them. Pure functions.
+"""What continual learning makes of the scores of answers. Pure functions.
 
 a[i, j] is the score on task i after stage j, in percent. K tasks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
-
-from forever.data.tasks import Metric
-from forever.evaluation.rouge import rouge_l
-
-
-def exact_match(prediction: str, reference: str) -> float:
-    """Return 1 if the two are equal but for case and surrounding blanks, else 0."""
-    return float(prediction.strip().lower() == reference.strip().lower())
-
-
-METRICS = {"exact_match": exact_match, "rouge_l": rouge_l}
-
-
-def score(metric: Metric, predictions: Sequence[str], references: Sequence[str]) -> list[float]:
-    """Score each answer, in [0, 1]."""
-    return [METRICS[metric](p, r) for p, r in zip(predictions, references, strict=True)]
 
 
 @dataclass

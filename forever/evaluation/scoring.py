@@ -1,14 +1,16 @@
-"""Greedy answers to test examples are scored; no method sees which task a prompt belongs to."""
+"""Answers to test examples are scored; no method sees which task a prompt belongs to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from forever.data.encoding import Encoder
 from forever.data.tasks import Example, Task
 from forever.evaluation.decoding import Gate, Over, decode
-from forever.evaluation.metrics import score
+from forever.evaluation.likelihood import score_by_likelihood
 from forever.models.backbone import Backbone
+from forever.scores import BY_LIKELIHOOD, score
 from forever.world import World
 
 
@@ -36,23 +38,33 @@ def evaluate(
     gate: Gate | None = None,
     packed: bool = True,
 ) -> list[list[Prediction]]:
-    """Decode and score the test examples of tasks, shared out over ranks that all return all."""
+    """Score the test examples of tasks, shared out over ranks that all return all.
+
+    The model answers them, but for a metric that reads its probabilities.
+    """
     over: dict[str, Over | None] = {}
     questions: list[tuple[str, Example]] = []
     for task in tasks:
+        if task.metric in BY_LIKELIHOOD:
+            continue
         over[task.name] = hopeless_answers(task) if packed else None
         questions += [(task.name, example) for example in task.test]
 
-    def work(share: list[tuple[str, Example]]) -> list[str]:
+    def write(share: list[tuple[str, Example]]) -> list[str]:
         names, examples = zip(*share, strict=True) if share else ((), ())
         checks = [over[name] for name in names]
         return decode(backbone, encoder, examples, max_new_tokens, gate, packed, checks)
 
-    texts = iter(world.spread(questions, work))
+    texts = iter(world.spread(questions, write))
     predictions: list[list[Prediction]] = []
     for task in tasks:
-        answers, is_over = list(islice(texts, len(task.test))), over[task.name]
-        scores = score(task.metric, answers, [example.output for example in task.test])
+        if task.metric in BY_LIKELIHOOD:
+            work = partial(score_by_likelihood, backbone, encoder, task, gate=gate, packed=packed)
+            answers, scores = zip(*world.spread(task.test, work), strict=True)
+        else:
+            answers = list(islice(texts, len(task.test)))
+            scores = score(task.metric, answers, [example.output for example in task.test])
+        is_over = over.get(task.name)
         of_task: list[Prediction] = []
         for example, text, value in zip(task.test, answers, scores, strict=True):
             cut = is_over is not None and is_over(text)

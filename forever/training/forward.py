@@ -1,4 +1,4 @@
-"""The model's pass over a few encoded examples, with logits only where an answer is learned."""
+"""The learner's pass over a few encoded examples."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -7,10 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from forever.data.collation import kinds_of, pack, pad
 from forever.data.encoding import Encoded
-from forever.models import lora
-from forever.models.backbone import only_at
+from forever.models import forward
 from forever.training.learner import Learner
 
 
@@ -28,18 +26,9 @@ def answer_logits(
     Args:
         views: which view of its example each of them is; by default there is one of each.
     """
-    backbone, gate = learner.backbone, learner.gate(examples)
-    if learner.packed:
-        kinds = kinds_of(views or [0] * len(examples), gate)
-        batch = pack(examples, kinds, backbone.device)
-    else:
-        batch = pad(examples, backbone.tokenizer.pad_token_id, backbone.device)
-    if gate is not None and gate.dim() == 2:
-        gate = gate[batch.owners]  # [B, T, E]
-    banks = lora.mixed(backbone.model, gate, batch.places, batch.counts)
-    with banks, only_at(backbone.model, batch.predicts), autocast(learner):
-        logits = backbone.model(**batch.inputs, use_cache=False).logits[0]
-    return logits.float(), batch.targets
+    gate = learner.gate(examples)
+    with autocast(learner):
+        return forward.answer_logits(learner.backbone, examples, gate, learner.packed, views)
 
 
 def autocast(learner: Learner) -> AbstractContextManager[object]:

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,46 @@ def test_metric_follows_the_answers_or_the_configuration(toy_root: Path) -> None
     assert [task.metric for task in chosen] == ["rouge_l", "exact_match", "exact_match"]
     with pytest.raises(InputError, match="'bb'"):
         load_toy(toy_root, metrics={"bb": "exact_match"})
+
+
+def test_metrics_by_name_by_likelihood_and_of_the_users_own(
+    toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that scores differently makes another task."""
+    likeliest = load_toy(toy_root, metrics={"a": "label_likelihood"}).tasks[0]
+    assert (likeliest.metric, likeliest.labels) == ("label_likelihood", ("n", "y"))
+    rows = [row(f"b {i}", f"answer {i}") for i in range(51)]
+    write_jsonl(toy_root / "toy" / "b" / "train.jsonl", rows)
+    with pytest.raises(InputError, match=r"task b has 51 .* 50") as refused:
+        load_toy(toy_root, metrics={"b": "label_likelihood"})
+    assert refused.value.key == "data.metrics"
+    with pytest.raises(InputError, match="'exact_macth'; did you mean 'exact_match'") as refused:
+        load_toy(toy_root, metrics={"b": "exact_macth"})
+    assert refused.value.key == "data.metrics.b"
+    monkeypatch.chdir(tmp_path)
+    digests: list[str] = []
+    for number, value in enumerate((0.5, 1)):
+        code = f"def half(prediction, reference): return {value}\n"
+        (tmp_path / f"own_{number}.py").write_text(code, encoding="utf-8")
+        own = load_toy(toy_root, metrics={"a": f"own_{number}:half"}).tasks[0]
+        assert own.metric == f"own_{number}:half@{sha256(code.encode()).hexdigest()[:12]}"
+        digests.append(own.digest())
+    assert len({*digests, likeliest.digest()}) == 3
+    (tmp_path / "own_2.py").write_text("def half(prediction): return 1\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"own_2:half failed .* TypeError"):
+        load_toy(toy_root, metrics={"a": "own_2:half"})
+
+
+def test_the_tasks_of_trace_have_its_metrics(toy_root: Path) -> None:
+    """By the name of their folders; a configuration says otherwise."""
+    (toy_root / "toy" / "a").rename(toy_root / "toy" / "Py150")
+    (toy_root / "toy" / "b").rename(toy_root / "toy" / "ScienceQA")
+    order = ["Py150", "ScienceQA", "c"]
+    tasks = load_toy(toy_root, order=order, metrics={"c": "numeric"}).tasks
+    assert [task.metric for task in tasks] == ["edit_similarity", "choice", "numeric"]
+    assert load_toy(toy_root, order=["Py150"], metrics={"Py150": "rouge_l"}).tasks[0].metric == (
+        "rouge_l"
+    )
 
 
 def test_validation_rows_come_from_training_and_test_rows_are_not_used(toy_root: Path) -> None:

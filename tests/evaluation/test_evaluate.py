@@ -1,6 +1,7 @@
 """Greedy decoding: many prompts at once give what one by one gives, whatever the model says."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from helpers import make_task
 
 from forever.data.encoding import Encoder
 from forever.data.tasks import Benchmark, Example
-from forever.evaluation import decoding, greedy
+from forever.evaluation import decoding, greedy, likelihood
 from forever.evaluation.decoding import decode
 from forever.evaluation.scoring import evaluate, hopeless_answers
 from forever.models.backbone import Backbone, load
@@ -178,6 +179,54 @@ def test_scores_follow_the_order_of_the_test_rows(backbone: Backbone) -> None:
     assert [prediction.prediction for prediction in predictions] == texts
     assert [prediction.reference for prediction in predictions] == expected
     assert [prediction.score for prediction in predictions] == [0, 1, 0, 1, 0]
+
+
+def by_plain_loop(backbone: Backbone, encoder: Encoder, example: Example) -> list[float]:
+    """The log-probability of each token of the answer and of EOS, in one pass over one example."""
+    encoded = encoder.encode(example)
+    ids = torch.tensor([encoded.prompt + encoded.answer])
+    with torch.no_grad():
+        logits = backbone.model(input_ids=ids).logits[0].log_softmax(-1)
+    start = len(encoded.prompt)
+    return [float(logits[start + i - 1, token]) for i, token in enumerate(encoded.answer)]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("tokens", [1, 200, 4096])
+def test_the_likeliest_label_is_chosen(
+    backbone: Backbone, packed: bool, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A label that only the test examples have can be chosen, too."""
+    monkeypatch.setattr(likelihood, "TOKENS_READ", tokens)
+    task = make_task("colour", "What colour?", ("red", "round"), test=6)
+    task = replace(task, metric="label_likelihood", labels=("blue blue", "red"))
+    encoder = Encoder(backbone.tokenizer, 512)
+    best: list[str] = []
+    for example in task.test:
+        sums = {
+            label: sum(by_plain_loop(backbone, encoder, replace(example, output=label)))
+            for label in ("red", "blue blue", "round")
+        }
+        best.append(max(sums, key=lambda label: sums[label]))
+    (predictions,) = evaluate(backbone, encoder, World(), [task], 3, packed=packed)
+    assert [prediction.prediction for prediction in predictions] == best
+    right = [float(a == example.output) for a, example in zip(best, task.test, strict=True)]
+    assert [prediction.score for prediction in predictions] == right
+    assert not any(prediction.cut for prediction in predictions)
+
+
+def test_a_text_scores_the_mean_probability_of_its_tokens(backbone: Backbone) -> None:
+    """Beside a task whose answers are written; each keeps its own."""
+    text = replace(make_task("shape", "What?", ("round", "flat")), metric="text_likelihood")
+    written = make_task("colour", "What colour?", ("red", "blue"))
+    encoder = Encoder(backbone.tokenizer, 512)
+    scored, answered = evaluate(backbone, encoder, World(), [text, written], 3)
+    for example, prediction in zip(text.test, scored, strict=True):
+        each = by_plain_loop(backbone, encoder, example)
+        assert prediction.score == pytest.approx(math.exp(sum(each) / len(each)), rel=1e-4)
+        assert (prediction.id, prediction.prediction) == (example.id, "")
+    (alone,) = evaluate(backbone, encoder, World(), [written], 3)
+    assert answered == alone
 
 
 def test_an_answer_is_hopeless_once_no_label_begins_so() -> None:
