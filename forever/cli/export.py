@@ -29,7 +29,6 @@ from forever.text import markdown
 from forever.yaml_file import to_yaml
 
 _TEMPLATE = Path(__file__).with_name("card.md")
-_ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 
 
 def export_run(folder: Path, to: Path, merged: bool = False) -> list[str]:
@@ -53,7 +52,7 @@ def export_run(folder: Path, to: Path, merged: bool = False) -> list[str]:
         raise InputError(f"{portable(folder)} trained the whole model; leave out --merged")
     source = run.path / ("model" if whole else "adapter")
     run.check_weights(complete=True)
-    if not whole and not all((source / name).is_file() for name in _ADAPTER):
+    if not whole and not all((source / name).is_file() for name in location.ADAPTER):
         raise InputError(
             f"method {config.method.name} weighs several adapters by the prompt, which PEFT cannot "
             f"load as one; they are in {source}"
@@ -66,10 +65,10 @@ def export_run(folder: Path, to: Path, merged: bool = False) -> list[str]:
             shutil.copytree(source, temporary)
             name, options = _base(config)
             if not whole:  # its settings name the base, wherever they are read from
-                settings = json.loads((source / _ADAPTER[0]).read_text(encoding="utf-8"))
+                settings = json.loads((source / location.ADAPTER[0]).read_text(encoding="utf-8"))
                 settings["base_model_name_or_path"] = name
                 text = json.dumps(settings, indent=2) + "\n"
-                (temporary / _ADAPTER[0]).write_text(text, encoding="utf-8")
+                (temporary / location.ADAPTER[0]).write_text(text, encoding="utf-8")
             card = _card(run, result, config, (name, options), merged)
             (temporary / "README.md").write_text(card, encoding="utf-8")
             if merged:

@@ -11,8 +11,10 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    SerializerFunctionWrapHandler,
     Strict,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -69,6 +71,15 @@ class Part(BaseModel):
     )
 
 
+OF_ADAPTER = {"rank", "alpha", "dropout", "targets", "adapter"}  # what describes an adapter
+ALL_LINEAR = "all-linear"  # PEFT's word for every linear layer but the head
+
+
+def _in_a_list(value: Any) -> Any:
+    """Take the one word that stands for a list of layers."""
+    return (ALL_LINEAR,) if value == ALL_LINEAR else value
+
+
 class ModelConfig(Part):
     """The backbone and what of it is trained."""
 
@@ -76,14 +87,18 @@ class ModelConfig(Part):
     """"tiny", a folder, a .gguf file, or a Hugging Face name."""
     tuning: Literal["lora", "full"] = "lora"
     """Trains LoRA's matrices, or all weights."""
+    init: str | None = None
+    """An adapter to begin from, as PEFT and TRL save it: a folder, or a Hugging Face name. Where
+    rank, alpha, dropout, targets and adapter are left out, they are its own."""
     rank: Annotated[Natural, at_most(2**14)] = 8
     """LoRA's r."""
     alpha: AboveZero = 32.0
     """LoRA's scale is alpha / rank."""
     dropout: Decay = 0.05
     """Before LoRA's matrices, while training."""
-    targets: tuple[str, ...] = ("q_proj", "v_proj")
-    """The layers that get LoRA's matrices, by the ends of their names."""
+    targets: Annotated[tuple[str, ...], BeforeValidator(_in_a_list)] = ("q_proj", "v_proj")
+    """The layers that get LoRA's matrices, by the ends of their names; `all-linear` is every linear
+    layer but the head."""
     adapter: dict[str, JsonValue] = {}
     """Fields of a PEFT configuration, such as `peft_type`, for methods that train one adapter.
     What it leaves open follows from the names above: all four for LoRA, `targets` for others."""
@@ -94,14 +109,32 @@ class ModelConfig(Part):
     token has one draw of dropout (docs/protocol.md#packing); all else is equal."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the frozen weights: auto is bf16 on a GPU and fp32 on a CPU."""
+    gradient_checkpointing: Flag = False
+    """Computes a layer again when its gradient is computed, instead of keeping what it computed:
+    less memory, about a third more time, and the same bits. No part of the fingerprint."""
 
     @model_validator(mode="after")
     def _something_is_trained(self) -> "ModelConfig":
-        if self.adapter and self.tuning == "full":
+        if self.tuning == "full" and self.adapter:
             raise InputError("model.adapter needs model.tuning='lora'; 'full' trains no adapter")
+        if self.tuning == "full" and self.init:
+            raise InputError(
+                "model.init needs model.tuning='lora'; 'full' trains no adapter, so merge it into "
+                "the model and give that as model.name"
+            )
         if self.tuning == "lora" and not self.targets:
             raise InputError("targets names no layer to train; name some, e.g. [q_proj, v_proj]")
         return self
+
+    @model_serializer(mode="wrap")
+    def _leave_to_init(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write no default where the adapter of `init` decides, or a reader would take it for a
+        choice."""
+        values = write(self)
+        if self.init:
+            for name in OF_ADAPTER - self.model_fields_set:
+                values.pop(name, None)
+        return values
 
 
 class ColumnsConfig(Part):

@@ -53,6 +53,8 @@ class RunConfig(RunParts):
         A new `method.name` starts from that method's defaults.
         """
         values = self.model_dump(mode="json")
+        # A default is no choice, see `model.init`.
+        values["model"] = self.model.model_dump(mode="json", exclude_unset=True)
         if changes.get("method.name", self.method.name) != self.method.name:
             values["method"] = {}
         if changes.get("data.benchmark", self.data.benchmark) != self.data.benchmark:
@@ -74,9 +76,12 @@ class RunConfig(RunParts):
         del values["data"]["root"], values["data"]["datasets"]
         # What earlier versions did not have counts where it is used: their runs keep their names.
         if not self.model.adapter:
-            del values["model"]["adapter"]
+            values["model"].pop("adapter", None)
         if self.model.packing == "shared":
             del values["model"]["packing"]
+        if self.model.init is None:
+            del values["model"]["init"]
+        del values["model"]["gradient_checkpointing"]  # it changes no bit
         if not self.optim.nonfinite_skips:
             del values["optim"]["nonfinite_skips"]
         values["budget"] = self.budget.model_dump(exclude_none=True)

@@ -89,12 +89,13 @@ def prepare(config: RunConfig, path: Path, resume: bool = False) -> Prepared:
 
 
 def check_models(config: RunConfig, tasks: int) -> None:
-    """Refuse a budget for another number of tasks, an adapter that PEFT does not know, an unfit
-    encoder, or a model that is too narrow for the method."""
+    """Refuse a budget for another number of tasks, an adapter that PEFT does not know or that a run
+    cannot begin from, an unfit encoder, or a model that is too narrow for the method."""
     config.budget.check(tasks)
-    if config.model.adapter:
-        from forever.models.adapter import describe  # with PEFT and torch, which take seconds
+    if config.model.adapter or config.model.init is not None:
+        from forever.models.adapter import begun, describe  # with PEFT and torch: seconds
 
+        config = begun(config)
         describe(config.model)
     for field, model in config.method.models().items():
         location.check(model, f"method.{field}")

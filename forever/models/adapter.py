@@ -19,9 +19,11 @@ from pydantic.errors import PydanticUserError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from forever.config.parts import ModelConfig
+from forever.config.parts import ALL_LINEAR, ModelConfig
+from forever.config.run import RunConfig
 from forever.errors import InputError, one_line, shown, unknown
 from forever.files import read_json
+from forever.models.location import ADAPTER, fetch_adapter, looks_like_path
 from forever.seeding import derive
 
 _HANDLE = "_forever_adapter"
@@ -32,6 +34,13 @@ _NO_CHOICE |= {"revision", "runtime_config", "task_type"}
 _NO_CHOICE |= {"megatron_config", "megatron_core"}  # which names a module that PEFT would import
 # These want a training loop of their own, inputs of their own, or another class of model.
 _REFUSED = {"ADALORA", "ADAPTION_PROMPT", "POLY", "SHADOW", "TRAINABLE_TOKENS", "XLORA"}
+# PEFT's names for what `model` has of an adapter.
+_SHORT = {
+    "rank": "r",
+    "alpha": "lora_alpha",
+    "dropout": "lora_dropout",
+    "targets": "target_modules",
+}
 # The other starts change the frozen weights, or want to see data: the saved adapter alone would
 # not be the trained model.
 _STARTS = (True, False, "gaussian", "orthogonal")
@@ -64,7 +73,8 @@ def describe(part: ModelConfig) -> Any:
     _check_values(kinds[kind], given, fields)
     settings: dict[str, Any] = {}
     if "target_modules" in fields:
-        settings["target_modules"] = list(part.targets)
+        whole = part.targets == (ALL_LINEAR,)
+        settings["target_modules"] = ALL_LINEAR if whole else list(part.targets)
     if kind == "LORA":
         settings |= {"r": part.rank, "lora_alpha": part.alpha, "lora_dropout": part.dropout}
     try:
@@ -94,6 +104,87 @@ def _check_values(kind: type, given: Mapping[str, Any], fields: set[str]) -> Non
             f"model.adapter.init_lora_weights={shown(start)} would change the frozen weights; "
             "valid: true, false, gaussian, orthogonal"
         )
+
+
+def begun(config: RunConfig) -> RunConfig:
+    """Return a run with its adapter described as the one of `model.init` is, if it has one.
+
+    Raises:
+        InputError: that cannot be trained here, is of another model, or is not what the run says.
+    """
+    part = config.model
+    if part.init is None:
+        return config
+    folder = fetch_adapter(part.init)
+    fields = _fields(folder)
+    _check_base(folder, part.name)
+
+    # Where the run says something of the adapter it must be so, but for dropout, which acts on
+    # updates alone.
+    is_lora = str(fields.get("peft_type", "LORA")).upper() == "LORA"
+    wanted = dict(part.adapter)
+    for name, field in _SHORT.items():
+        if name in part.model_fields_set and (is_lora or name == "targets"):
+            wanted.setdefault(field, getattr(part, name))
+    if "lora_dropout" in wanted:
+        fields["lora_dropout"] = wanted["lora_dropout"]
+    for field, value in wanted.items():
+        has: Any = fields.get(field)
+        wants: Any = value
+        if isinstance(has, list) and isinstance(wants, list | tuple):
+            has, wants = sorted(has), sorted(wants)
+        if has != wants:
+            raise InputError(
+                f"model.init: {folder} has {field}={shown(has)}, and the run wants {shown(wants)}; "
+                "leave that out to take what the adapter has",
+                key="model.init",
+            )
+
+    part = part.model_copy(update={"adapter": fields})
+    try:
+        made = describe(part)
+    except InputError as error:
+        raise InputError(f"model.init: {folder}: {error}", key="model.init") from error
+    if is_lora:
+        values = {name: getattr(made, field) for name, field in _SHORT.items()}
+        targets = values["targets"] or ()
+        values["targets"] = (targets,) if isinstance(targets, str) else tuple(sorted(targets))
+        part = part.model_copy(update=values)
+    return config.model_copy(update={"model": part})
+
+
+def _check_base(folder: Path, name: str) -> None:
+    """Refuse an adapter that was trained on another model of a hub than `name`."""
+    base = str(read_json(folder / ADAPTER[0]).get("base_model_name_or_path") or "")
+    theirs, ours = (other.lower().split("/") for other in (base, name))
+    of_hubs = len(theirs) == len(ours) == 2 and not any(map(looks_like_path, (base, name)))
+    if of_hubs and theirs[1] != ours[1]:
+        raise InputError(
+            f"model.init: {folder} is an adapter of {shown(base)}, and model.name is "
+            f"{shown(name)}; give model.name={base} or, if their weights are the same, write "
+            f"{name} into {ADAPTER[0]}",
+            key="model.init",
+        )
+
+
+def check_plain(part: ModelConfig) -> None:
+    """Refuse an adapter of `model.init` that is more than LoRA's two matrices in whole layers.
+
+    `part` is that of `begun`.
+    """
+    from peft import LoraConfig
+
+    made = describe(part)
+    plain = LoraConfig(r=part.rank, lora_alpha=part.alpha, lora_dropout=part.dropout)  # type: ignore[arg-type]
+    may_differ = _NO_CHOICE | {"target_modules", "init_lora_weights"}
+    for field in dataclasses.fields(plain):
+        has = getattr(made, field.name, None)
+        if field.name not in may_differ and has != getattr(plain, field.name):
+            raise InputError(
+                f"model.init: {part.init} has {field.name}={shown(has)}, and a bank of adapters "
+                "holds plain LoRA alone; take a method with one adapter",
+                key="model.init",
+            )
 
 
 def attach(model: nn.Module, part: ModelConfig, seed: int) -> None:
@@ -131,6 +222,8 @@ def attach(model: nn.Module, part: ModelConfig, seed: int) -> None:
                 f"model.adapter trains {name} itself, which is {parameter.dtype}, and only fp32 "
                 "can be trained; set model.dtype=float32"
             )
+    if part.init is not None:
+        _load(model, fetch_adapter(part.init))
 
 
 @torch.no_grad()
@@ -180,22 +273,42 @@ def restore(model: nn.Module, folder: Path) -> None:
     Raises:
         InputError: a run cannot train such an adapter, or its tensors are not of this model.
     """
+    attach(model, ModelConfig(adapter=_fields(folder)), seed=0)
+    _load(model, folder)
+
+
+def _fields(folder: Path) -> dict[str, Any]:
+    """Return what adapter_config.json says of an adapter's shape; None leaves that to PEFT."""
+    fields: dict[str, Any] = {}
+    for name, value in read_json(folder / ADAPTER[0]).items():
+        if name not in _NO_CHOICE and value is not None:
+            fields[name] = value
+    return fields
+
+
+def _load(model: nn.Module, folder: Path) -> None:
+    """Put the tensors of a saved adapter into the one that `attach` made."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-    given: dict[str, Any] = {}
-    for name, value in read_json(folder / "adapter_config.json").items():
-        if name not in _NO_CHOICE and value is not None:  # None leaves it to PEFT
-            given[name] = value
-    attach(model, ModelConfig(adapter=given), seed=0)
-    handle, path = attached(model), folder / "adapter_model.safetensors"
-    tensors = load_file(path)
+    handle, path = attached(model), folder / ADAPTER[1]
     expected = get_peft_model_state_dict(handle, save_embedding_layers=False)
-    shapes, needed = (
-        {name: tensor.shape for name, tensor in some.items()} for some in (tensors, expected)
-    )
-    if shapes != needed:
-        raise InputError(f"{path} is not an adapter of this model", path=path)
-    set_peft_model_state_dict(handle, tensors)
+    set_peft_model_state_dict(handle, read_tensors(path, expected))
+
+
+def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return an adapter's tensors; InputError if not of the names and shapes expected."""
+    tensors = load_file(path)
+    for name in sorted(tensors.keys() | expected.keys()):
+        has, needs = (
+            list(some[name].shape) if name in some else "nothing" for some in (tensors, expected)
+        )
+        if has != needs:
+            raise InputError(
+                f"{path} is not an adapter of this model: of {shown(name)} it has {has}, and the "
+                f"model needs {needs}; give the model that it was trained on",
+                path=path,
+            )
+    return tensors
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], config: Any, base_name: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from forever.errors import InputError, one_line
 from forever.models import attention
 from forever.models.identity import digests
 from forever.models.loading import (
@@ -93,6 +94,22 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     unpackable = attention.register(model)
     find_last_layer(model)
     return Backbone(model, tokenizer, unpackable, digests(path))
+
+
+def recompute_layers(model: Any) -> None:
+    """Let layers compute again, when their gradient is computed, what they then do not keep.
+
+    The last layer keeps it: what `only_at` does to that is over by then.
+    """
+    try:
+        # As transformers called it before 5.20 or so.
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    except ValueError as error:
+        raise InputError(f"model.gradient_checkpointing: {one_line(error)}") from error
+    layer = getattr(model, _LAST_LAYER, None)
+    if layer is not None:
+        layer.gradient_checkpointing = False
 
 
 @contextmanager

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
-from forever.models.location import SETTINGS, TOKENIZER, find, weights_of
+from forever.models.location import ADAPTER, SETTINGS, TOKENIZER, find, find_adapter, weights_of
 
 
 def changed(there: Mapping[str, str], config: RunConfig) -> list[str]:
     """Return how the files that a run reads differ from the digests in its result, a line each;
     files that are not on this machine yet do not count."""
-    now = of_method(config)
+    now = of_others(config)
     path = find(config.model.name)
     if path:
         now |= digests(path)
@@ -21,9 +21,12 @@ def changed(there: Mapping[str, str], config: RunConfig) -> list[str]:
     return difference_lines({"model": there}, {"model": here})
 
 
-def of_method(config: RunConfig) -> dict[str, str]:
-    """Return the digests of the models that the method reads, as far as this machine has them."""
+def of_others(config: RunConfig) -> dict[str, str]:
+    """Return the digests of what a run reads beside the model: the adapter that it begins from and
+    the models of its method, as far as this machine has them."""
     read: dict[str, str] = {}
+    if config.model.init and (path := find_adapter(config.model.init)):
+        read["init"] = _digest(path / name for name in ADAPTER)
     for field, name in config.method.models().items():
         if path := find(name):
             digested = digests(path, f"method.{field}")

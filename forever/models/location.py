@@ -6,12 +6,14 @@ make transformers run code of the folder or unpickle its weights is refused.
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from forever.errors import InputError, one_line, shown
 
 WEIGHTS = "model.safetensors"
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 INDEX = "model.safetensors.index.json"
 SETTINGS = ("config.json", "generation_config.json")
 TOKENIZER = (
@@ -90,11 +92,10 @@ def fetch(name: str, setting: str = "model.name") -> Path:
     if path.exists():
         return path
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils import enable_progress_bars
 
     top: dict[str, Any] = {"ignore_patterns": ["*/*"]}
-    disable_progress_bars()
-    try:
+    with _downloading(name, setting):
         # The newest snapshot, or without a network the one of last time.
         path = Path(snapshot_download(name, allow_patterns=_TEXTS, **top))
         enable_progress_bars()
@@ -103,6 +104,18 @@ def fetch(name: str, setting: str = "model.name") -> Path:
         if not all(file.is_file() for file in files):
             names = [file.name for file in files]
             snapshot_download(name, revision=path.name, allow_patterns=names, **top)
+    _check_folder(setting, path)
+    return path
+
+
+@contextmanager
+def _downloading(name: str, setting: str) -> Iterator[None]:
+    """Show no bars for small files, and turn what a download raises into an InputError."""
+    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+
+    disable_progress_bars()
+    try:
+        yield
     except InputError:
         raise
     except (OSError, ValueError) as error:
@@ -114,7 +127,45 @@ def fetch(name: str, setting: str = "model.name") -> Path:
         ) from error
     finally:
         enable_progress_bars()
-    _check_folder(setting, path)
+
+
+# ---- the adapter of model.init
+
+
+def find_adapter(name: str) -> Path | None:
+    """Return the folder of an adapter if it is on this machine; the network is not used."""
+    path = locate(name)
+    if not path.exists() and not looks_like_path(name):
+        from huggingface_hub import snapshot_download
+
+        try:
+            path = Path(snapshot_download(name, local_files_only=True))
+        except (OSError, ValueError):  # not in the cache
+            return None
+    return path if all((path / file).is_file() for file in ADAPTER) else None
+
+
+def fetch_adapter(name: str) -> Path:
+    """Return the folder of an adapter in PEFT's format, after a download if `name` is a hub's.
+
+    Raises:
+        InputError: there is none, its weights are a pickle, or the hub cannot be reached.
+    """
+    key, path = "model.init", locate(name)
+    if not path.exists() and not looks_like_path(name):
+        from huggingface_hub import snapshot_download
+
+        with _downloading(name, key):
+            path = Path(snapshot_download(name, allow_patterns=list(ADAPTER)))
+    settings, weights = (path / file for file in ADAPTER)
+    if not settings.is_file():
+        problem = f"{str(path)!r} has no {settings.name}; give the folder of an adapter that PEFT"
+        raise InputError(f"{key}: {problem} or TRL saved", key=key, path=path)
+    if not weights.is_file():
+        problem = f"{path} has no {weights.name}"
+        if (path / "adapter_model.bin").exists():
+            problem += ", and a pickle (adapter_model.bin) is not opened since it can run code"
+        raise InputError(f"{key}: {problem}; save the adapter in safetensors", key=key, path=path)
     return path
 
 
@@ -156,6 +207,7 @@ def check(name: str, setting: str = "model.name") -> None:
 
 def _check_folder(key: str, folder: Path) -> None:
     """Refuse a folder that is incomplete, or that would not be read as data."""
+    _check_settings(key, folder)  # first: an adapter alone lacks the rest
     for part, names in _PARTS.items():
         if not any((folder / name).is_file() for name in names):
             raise InputError(
@@ -164,7 +216,6 @@ def _check_folder(key: str, folder: Path) -> None:
                 key=key,
                 path=folder,
             )
-    _check_settings(key, folder)
     for path in weights_of(key, folder):
         if not path.is_file():
             raise InputError(f"{key}: {path}, which {INDEX} names, is missing", key=key, path=path)
@@ -190,10 +241,10 @@ def _check_settings(key: str, folder: Path) -> None:
 
 def _refuse_adapter(key: str, folder: Path) -> None:
     """Raise InputError if transformers would put an adapter of the folder on the model."""
-    path = folder / "adapter_config.json"
+    path = folder / ADAPTER[0]
     if path.exists():
-        problem = "would put an adapter on the model; give the model alone, or merge the adapter"
-        raise InputError(f"{key}: {path} {problem}", key=key, path=path)
+        problem = f"is of an adapter; give the model alone here, and model.init={folder} to begin"
+        raise InputError(f"{key}: {path} {problem} from the adapter", key=key, path=path)
 
 
 def weights_of(key: str, folder: Path) -> list[Path]:

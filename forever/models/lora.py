@@ -18,9 +18,10 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from forever.config.parts import ModelConfig
+from forever.config.parts import ALL_LINEAR, ModelConfig
 from forever.errors import InputError
 from forever.models import adapter as plain
+from forever.models.location import ADAPTER, fetch_adapter
 
 _BANKS = "forever_banks"
 
@@ -98,17 +99,24 @@ def banks(model: nn.Module) -> Iterator[tuple[str, LoraBank]]:
 def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> None:
     """Freeze `model` and put a `LoraBank` around every layer that `part.targets` names, in place.
 
-    Each adapter is drawn from a stream of its own name, as in `models.adapter.attach`.
+    Each adapter is drawn from a stream of its own name, as in `models.adapter.attach`. That of
+    `part.init` is the first frozen one; `part` is then that of `models.adapter.begun`.
 
     Raises:
-        InputError: a target matches no linear layer of the model.
+        InputError: a target matches no linear layer of the model, or it is no plain LoRA for them.
     """
     model.requires_grad_(False)
-    plain.check_targets(model, part.targets)
+    whole = part.targets == (ALL_LINEAR,)
+    if not whole:
+        plain.check_targets(model, part.targets)
+    if part.init is not None:
+        plain.check_plain(part)
+    head = model.get_output_embeddings()  # type: ignore[operator]
     adapted: list[tuple[str, LoraBank]] = []
     for name, layer in list(model.named_modules()):
         parent, _, last = name.rpartition(".")
-        if last in part.targets and isinstance(layer, nn.Linear):
+        chosen = layer is not head if whole else last in part.targets
+        if chosen and isinstance(layer, nn.Linear):
             bank = LoraBank(layer, part.rank, part.alpha, part.dropout, adapters)
             for adapter in range(adapters):
                 bank.redraw(plain.lora_stream(seed, adapter, name), adapter)
@@ -116,6 +124,20 @@ def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> 
             adapted.append((name, bank))
     # In a list, since a walk through all modules takes a millisecond.
     setattr(model, _BANKS, adapted)
+    if part.init is not None:
+        _begin_from(model, fetch_adapter(part.init) / ADAPTER[1])
+
+
+def _begin_from(model: nn.Module, path: Path) -> None:
+    """Let the adapter in a file of PEFT's be the first frozen one of every bank."""
+    expected: dict[str, Tensor] = {}
+    for name, bank in banks(model):
+        expected[f"base_model.model.{name}.lora_A.weight"] = bank.A.data[0]
+        expected[f"base_model.model.{name}.lora_B.weight"] = bank.B.data[0]
+    tensors = plain.read_tensors(path, expected)
+    for name, bank in banks(model):
+        A, B = (tensors[f"base_model.model.{name}.lora_{side}.weight"] for side in "AB")
+        bank.frozen_A, bank.frozen_B = A[None].to(bank.A), B[None].to(bank.B)
 
 
 @contextmanager

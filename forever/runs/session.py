@@ -18,7 +18,7 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation.metrics import scores_after
 from forever.files import check_digest, sync, sync_folder, writing
-from forever.models.identity import of_method
+from forever.models.identity import of_others
 from forever.runs import checkpoint
 from forever.runs.answers import Answers
 from forever.runs.checkpoint import Checkpoint, State
@@ -95,7 +95,7 @@ class Session:
 
         # What the run began with must be what is here now, for all ranks. A fork cannot start again
         # without a checkpoint.
-        model = {**learner.backbone.digests, **of_method(learner.config)}
+        model = {**learner.backbone.digests, **of_others(learner.config)}
         now = State(
             data=[task.digest() for task in benchmark.tasks],
             tests=[task.test_digest() for task in benchmark.tasks],

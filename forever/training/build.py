@@ -6,7 +6,8 @@ import torch
 
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoder
-from forever.models.backbone import load
+from forever.models.adapter import begun
+from forever.models.backbone import load, recompute_layers
 from forever.models.device import compute_repeatably
 from forever.models.parameters import FlatParameters
 from forever.text import complain
@@ -39,7 +40,9 @@ def build_learner(
     if full:
         backbone.model.requires_grad_(True)
     else:
-        method.build(backbone.model, config, tasks)
+        method.build(backbone.model, begun(config), tasks)
+    if config.model.gradient_checkpointing:
+        recompute_layers(backbone.model)
     named = backbone.model.named_parameters()
     trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     # Are the examples of a batch packed, which needs a model that supports it?

@@ -67,6 +67,10 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "pickle": (lambda f: shard(f, norm="weights.bin"), INDEX),
     "missing": (lambda f: shard(f, norm="x.safetensors"), "x.safetensors"),
     "adapter": (lambda f: change(f / "adapter_config.json", r=1), "adapter_config.json"),
+    "adapter alone": (
+        lambda f: [(f / "config.json").unlink(), change(f / "adapter_config.json", r=1)],
+        "adapter_config.json",
+    ),
     "kernel": (
         lambda f: change(f / "config.json", attn_implementation="owner/kernel"),
         "config.json",

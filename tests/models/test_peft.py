@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import KILLED_CLOSES_NO_FILES, execute, lines, outcome
-from peft import PeftModel
+import yaml
+from commands import Call
+from helpers import KILLED_CLOSES_NO_FILES, begin, execute, lines, outcome, start, toy, update
+from peft import PeftModel, get_peft_config, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from forever.config.parts import ModelConfig
@@ -18,7 +20,7 @@ from forever.errors import InputError
 from forever.launch.local import Placement, prepare, run_local
 from forever.methods.registry import build_method
 from forever.models import lora
-from forever.models.adapter import attach, attached, describe, restore, save
+from forever.models.adapter import attach, attached, begun, describe, restore, save
 from forever.models.backbone import load
 from forever.training import loop
 from forever.training.build import build_learner
@@ -274,3 +276,179 @@ def test_an_adapter_is_part_of_the_fingerprint_only_if_it_is_set(small_config: R
     assert dora.fingerprint() != small_config.fingerprint()
     assert small_config.override({"model.adapter": {}}).fingerprint() == small_config.fingerprint()
     assert RunConfig.parse({}).fingerprint() == "0cf02536b8a9"
+
+
+# ---- model.init: a run begins from an adapter that exists
+
+
+def trained_by_peft(config: RunConfig, folder: Path, **description: Any) -> dict[str, torch.Tensor]:
+    """Save an adapter as a script with PEFT does, drawn anew as if it were trained."""
+    model = backbone(config.model.name)
+    settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", **description}
+    theirs = get_peft_model(model, get_peft_config(settings))
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(1)
+        for parameter in trained(theirs):
+            parameter.copy_(torch.randn_like(parameter) / 10)
+    theirs.save_pretrained(folder)
+    return load_file(folder / "adapter_model.safetensors")
+
+
+def beginning(config: RunConfig, folder: Path, **model: Any) -> RunConfig:
+    """A run from an adapter that says nothing of its own about it."""
+    values = config.model_dump(mode="json")
+    kept = {name: values["model"][name] for name in ("name", "max_length", "dtype")}
+    return RunConfig.parse(values | {"model": {**kept, "init": str(folder), **model}})
+
+
+@pytest.mark.parametrize("name", ["LoRA", *ADAPTERS])
+def test_an_adapter_of_peft_comes_back_as_it_was(
+    name: str, small_config: RunConfig, tmp_path: Path
+) -> None:
+    made = {"r": 3, "lora_alpha": 5, "lora_dropout": 0.25, "target_modules": ["o_proj", "v_proj"]}
+    if name in ADAPTERS:
+        made = {"target_modules": ["q_proj"], **ADAPTERS[name]}
+    tensors = trained_by_peft(small_config, tmp_path / "trl", **made)
+    config = beginning(small_config, tmp_path / "trl")
+    learner = build_learner(config, build_method(config.method), World())
+    lora.save_peft(learner.backbone.model, tmp_path / "back", config.model.name)
+    back = load_file(tmp_path / "back" / "adapter_model.safetensors")
+    assert back.keys() == tensors.keys()
+    assert all(torch.equal(back[key], tensor) for key, tensor in tensors.items())
+    then, now = (
+        json.loads((tmp_path / folder / "adapter_config.json").read_text("utf-8"))
+        for folder in ("trl", "back")
+    )
+    assert {key for key in then if then[key] != now[key]} <= {"target_modules"}  # of a set
+    assert sorted(then["target_modules"]) == now["target_modules"]
+
+
+def test_a_run_goes_on_with_an_adapter_and_exports_it(
+    small_config: RunConfig, tmp_path: Path, call: Call
+) -> None:
+    """The digest of the adapter's files is kept: with other files it is another run."""
+    tensors = trained_by_peft(small_config, tmp_path / "trl", r=3, target_modules=["o_proj"])
+    config, run = beginning(small_config, tmp_path / "trl"), tmp_path / "run"
+    result = execute(config, run)
+    assert call("export", str(run), "--to", str(tmp_path / "out"))[0] == 0
+    after = load_file(tmp_path / "out" / "adapter_model.safetensors")
+    assert after.keys() == tensors.keys()
+    assert any(not torch.equal(after[key], tensor) for key, tensor in tensors.items())
+    theirs = PeftModel.from_pretrained(backbone(config.model.name), tmp_path / "out")
+    ours = backbone(config.model.name)
+    restore(ours, run / "adapter")
+    torch.testing.assert_close(logits(theirs), logits(ours))
+    assert "init" in result["model"]
+    assert RunConfig.parse(yaml.safe_load(config.text())).key() == config.key()
+    trained_by_peft(small_config, tmp_path / "trl", r=3, target_modules=["v_proj"])
+    with pytest.raises(InputError, match="init"):
+        prepare(config, run)
+
+
+def test_olora_keeps_the_adapter_frozen_before_its_own(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
+    made = {"r": 3, "lora_alpha": 5, "target_modules": ["o_proj", "v_proj"]}
+    tensors = trained_by_peft(small_config, tmp_path / "trl", **made)
+    config = beginning(small_config.override({"method.name": "olora"}), tmp_path / "trl")
+    learner = build_learner(config, build_method(config.method), World())
+    theirs = PeftModel.from_pretrained(backbone(config.model.name), tmp_path / "trl")
+    torch.testing.assert_close(logits(learner.backbone.model), logits(theirs))
+    execute(config, tmp_path / "run")
+    saved = load_file(tmp_path / "run" / "adapter" / "adapter_model.safetensors")
+    for name, tensor in tensors.items():
+        side = 0 if "lora_A" in name else 1
+        assert saved[name].shape[side] == 3 * 4  # its rank, and that of three tasks
+        assert torch.equal(saved[name].narrow(side, 0, 3), tensor)
+
+
+@pytest.mark.parametrize(
+    ("made", "changes", "named"),
+    [
+        ({}, {"rank": 8}, r"r=3, and the run wants 8"),
+        ({}, {"targets": ["q_proj"]}, "target_modules"),
+        ({}, {"adapter": {"use_dora": True}}, "use_dora=False"),
+        ({"init_lora_weights": "pissa"}, {}, "pissa"),
+        ({"use_dora": True}, {"method": "olora"}, "use_dora=True"),
+        ({"peft_type": "IA3", "feedforward_modules": []}, {"method": "olora"}, "IA3"),
+        ({}, {"method": "sapt"}, "sapt"),
+        ({}, {"tuning": "full"}, "merge it"),
+        ({}, {"name": "owner/other"}, "model.name=owner/base"),
+    ],
+)
+def test_a_beginning_that_contradicts_the_run_is_refused(
+    made: dict[str, Any],
+    changes: dict[str, Any],
+    named: str,
+    small_config: RunConfig,
+    tmp_path: Path,
+) -> None:
+    whole = made if "peft_type" in made else {"r": 3}
+    trained_by_peft(small_config, tmp_path, target_modules=["v_proj"], **whole)
+    file = tmp_path / "adapter_config.json"
+    description = json.loads(file.read_text("utf-8")) | made
+    description["base_model_name_or_path"] = "owner/base"
+    file.write_text(json.dumps(description), encoding="utf-8")
+    config = small_config.override({"method.name": changes.get("method", "forever")})
+
+    def build() -> None:
+        described = {name: value for name, value in changes.items() if name != "method"}
+        run = beginning(config, tmp_path, **described)
+        begun(run)
+        build_learner(run, build_method(run.method), World())
+
+    with pytest.raises(InputError, match=named):
+        build()
+
+
+def test_files_that_are_no_adapter_of_the_model_are_refused(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
+    config, weights = beginning(small_config, tmp_path), tmp_path / "adapter_model.safetensors"
+    with pytest.raises(InputError, match=r"adapter_config\.json"):
+        prepare(config, tmp_path / "run")
+    tensors = trained_by_peft(small_config, tmp_path, r=3, target_modules=["v_proj"])
+    save_file({name: tensor[:, :5].clone() for name, tensor in tensors.items()}, weights)
+    with pytest.raises(InputError, match=r"\[3, 5\], and the model needs \[3, 32\]"):
+        build_learner(config, build_method(config.method), World())
+    weights.rename(tmp_path / "adapter_model.bin")
+    with pytest.raises(InputError, match="pickle"):
+        prepare(config, tmp_path / "run")
+
+
+# ---- every linear layer, and layers that are computed twice
+
+
+def test_all_linear_is_what_peft_takes_for_it(small_config: RunConfig) -> None:
+    part = small_config.override({"model.targets": "all-linear"}).model
+    theirs, ours = backbone(part.name), backbone(part.name)
+    attach(theirs, part, seed=0)
+    lora.adapt(ours, part, seed=0)
+    chosen = attached(theirs).peft_config["default"].target_modules
+    assert chosen == {name for name, _ in lora.banks(ours)}
+    assert {name.rpartition(".")[2] for name in chosen} == {
+        *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    }
+
+
+@pytest.mark.parametrize("packing", ["shared", "padded"])
+def test_layers_that_are_computed_again_give_the_same_gradient(
+    packing: str, small_config: RunConfig
+) -> None:
+    """With dropout. All but the last layer are computed twice."""
+    config = small_config.override({"model.packing": packing, "model.dropout": 0.2})
+    gradients: list[torch.Tensor] = []
+    for again in (False, True):
+        changes = {"model.gradient_checkpointing": again}
+        assert config.override(changes).key() == config.key()
+        learner, method = begin(config.override(changes), {"name": "finetune"})
+        calls = list[int]()
+        first = learner.backbone.model.model.layers[0].self_attn.q_proj
+        first.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        update(learner, method, start(learner, method, toy(config)[0]))
+        gradients.append(learner.parameters.grad.clone())
+        assert len(calls) == 1 + again
+    assert gradients[0].any()
+    assert torch.equal(*gradients)
+    with pytest.raises(InputError, match="gradient_checkpointing"):
+        config.override({"model.gradient_checkpointing": True, "method.name": "moelora"})

@@ -22,6 +22,8 @@ class MethodConfig(Part):
     # What of `model` it needs: "lora" to get back the model as it was before, "banks" since it
     # stacks, mixes or observes adapters of its own.
     needs: ClassVar[Literal["nothing", "lora", "banks"]] = "nothing"
+    # Whether its banks have room for an adapter that it did not train, frozen before all others.
+    begins_frozen: ClassVar[bool] = False
     # Fields that earlier versions had, with the only value that runs of today's code have. They
     # count in the fingerprint, so that runs of those versions keep their names.
     retired: ClassVar[dict[str, Any]] = {}
@@ -82,6 +84,19 @@ class MethodConfig(Part):
             raise InputError(
                 f"method {self.name} lays LoRA adapters of its own, and model.adapter is for "
                 "methods with one adapter; use model.rank, alpha, dropout and targets"
+            )
+        if self.needs == "banks" and run.model.init and not self.begins_frozen:
+            raise InputError(
+                f"method {self.name} weighs or masks the adapters that it trained itself, and has "
+                "no room for that of model.init; merge it into the model and give that as "
+                "model.name, or take olora or a method with one adapter",
+                key="model.init",
+            )
+        if self.needs == "banks" and run.model.gradient_checkpointing:
+            raise InputError(
+                f"method {self.name} mixes or observes its adapters while a layer is computed, "
+                "which model.gradient_checkpointing does twice; set it to false",
+                key="model.gradient_checkpointing",
             )
 
     def check_width(self, run: RunParts, tasks: int, width: int) -> None:

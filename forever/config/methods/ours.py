@@ -193,6 +193,7 @@ class OLoraConfig(MethodConfig):
     name: Literal["olora"] = "olora"
     code = "forever.methods.olora:OLora"
     needs = "banks"
+    begins_frozen = True
     orthogonality: NotNegative = 0.5
     """l1: 0.5 for orders 1 to 3; the author tuned it in 0 to 5."""
     norm: NotNegative = 0.0
@@ -204,7 +205,8 @@ class OLoraConfig(MethodConfig):
     def check_width(self, run: RunParts, tasks: int, width: int, where: str = "") -> None:
         on_hidden_states = (name for name in run.model.targets if name in _ON_HIDDEN_STATES)
         layer = where or next(on_hidden_states, None)
-        if layer and tasks * run.model.rank > width:
+        before = 0 if run.model.init is None else 1  # adapters
+        if layer and (before + tasks) * run.model.rank > width:
             raise InputError(
                 f"method olora: {tasks} tasks of rank {run.model.rank} cannot be orthogonal in the "
                 f"{width} dimensions of {layer}; lower model.rank or the number of tasks"
