@@ -146,6 +146,54 @@ def save_backbone(folder: Path, benchmark: Benchmark, seed: int = 0) -> Path:
     return folder
 
 
+def save_kind(folder: Path, kind: str, tokenizer_from: Path, **settings: Any) -> Path:
+    """A tiny random model of a kind of transformers', such as GPT2, with a tokenizer's files."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_from)
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"vocab_size": len(tokenizer), **dict.fromkeys(names, tokenizer.eos_token_id)}
+    config = transformers.AutoConfig.for_model(kind, **{**sizes, **settings})
+    torch.manual_seed(0)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_gguf(path: Path, without: str = "") -> Path:
+    """A Llama of one layer with drawn weights as a GGUF file, whose head is its embedding."""
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(16)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(24)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(8)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([b"<unk>", b"<s>", b"</s>", b"a", b"b", b"ab"])
+    writer.add_token_types([3, 3, 3, 1, 1, 1])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(2)
+    sizes = {"token_embd": (6, 16), "output_norm": (16,)}
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+        sizes[f"blk.0.{name}"] = 16, 16
+    sizes |= {"blk.0.attn_norm": (16,), "blk.0.ffn_norm": (16,), "blk.0.ffn_down": (16, 24)}
+    sizes |= {"blk.0.ffn_gate": (24, 16), "blk.0.ffn_up": (24, 16)}
+    stream = np.random.default_rng(0)
+    for name, size in sizes.items():
+        if name != without:
+            writer.add_tensor(f"{name}.weight", stream.normal(0, 0.2, size).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 def save_encoder(folder: Path, benchmark: Benchmark, pooler: bool = True) -> Path:
     """A tiny random sentence encoder, with the word-level tokenizer of the toy backbone."""
     import transformers

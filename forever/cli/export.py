@@ -72,7 +72,7 @@ def export_run(folder: Path, to: Path, merged: bool = False) -> list[str]:
             card = _card(run, result, config, (name, options), merged)
             (temporary / "README.md").write_text(card, encoding="utf-8")
             if merged:
-                _merge(source, temporary / "merged", config.model.name)
+                merge(source, temporary / "merged", config.model.name)
             if to.is_dir():
                 to.rmdir()  # it is empty
             temporary.rename(to)
@@ -95,7 +95,7 @@ def _base(config: RunConfig) -> tuple[str, str]:
     return str(path), json.dumps(str(path))
 
 
-def _merge(adapter: Path, folder: Path, name: str) -> None:
+def merge(adapter: Path, folder: Path, name: str) -> None:
     """Write the base model `name` with the adapter merged into it, in the base's own type."""
     import torch
 
@@ -104,6 +104,7 @@ def _merge(adapter: Path, folder: Path, name: str) -> None:
 
     # Merged in fp32, so that nothing of a small adapter is rounded away before the end.
     backbone = load(name, torch.float32, torch.device("cpu"))
+    tied = _untie(backbone.model)
     restore(backbone.model, adapter)
     dtype = torch.float32
     path = location.find(name)
@@ -115,8 +116,30 @@ def _merge(adapter: Path, folder: Path, name: str) -> None:
         model = attached(backbone.model).merge_and_unload(safe_merge=True)
     except ValueError as error:
         raise InputError(f"{adapter} cannot be merged: {one_line(error)}") from error
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if tied and torch.equal(head.weight, embedding.weight):
+        head.weight = embedding.weight
+        _say_tied(model, True)
     model.to(dtype).save_pretrained(folder)
     backbone.tokenizer.save_pretrained(folder)
+
+
+def _untie(model: Any) -> bool:
+    """Give the head a copy of the embedding's weights if they share them; returns whether they did.
+
+    What is merged into one of them would otherwise change the other as well.
+    """
+    head = model.get_output_embeddings()
+    if head is None or head.weight is not model.get_input_embeddings().weight:
+        return False
+    head.weight = type(head.weight)(head.weight.detach().clone(), requires_grad=False)
+    _say_tied(model, False)
+    return True
+
+
+def _say_tied(model: Any, tied: bool) -> None:
+    for config in (model.config, model.config.get_text_config()):
+        config.tie_word_embeddings = tied
 
 
 # ---- the model card

@@ -8,7 +8,7 @@ from typing import Any
 
 from forever.data.prompts import prompt, prompt_parts
 from forever.data.tasks import Example, Task
-from forever.errors import InputError
+from forever.errors import InputError, shown
 from forever.scores import BY_LIKELIHOOD
 
 
@@ -21,6 +21,14 @@ class Encoded:
     truncated: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model can be given: ids below `tokens`, and as many positions as it has learned."""
+
+    tokens: int | None = None
+    positions: int | None = None
+
+
 class Encoder:
     """Turns examples into token ids, each example once.
 
@@ -31,11 +39,22 @@ class Encoder:
     Args:
         tokenizer: a fast Hugging Face tokenizer (it must give character offsets to cut by tokens).
         max_length: longest prompt plus answer in tokens.
+        limits: of the model that reads the tokens.
+
+    Raises:
+        InputError: the model has not learned as many positions.
     """
 
-    def __init__(self, tokenizer: Any, max_length: int) -> None:
+    def __init__(self, tokenizer: Any, max_length: int, limits: Limits = Limits()) -> None:
+        if limits.positions is not None and max_length > limits.positions:
+            raise InputError(
+                f"model.max_length={max_length}: the model has learned {limits.positions} "
+                f"positions; give at most {limits.positions}",
+                key="model.max_length",
+            )
         self.tokenizer = tokenizer
         self.max_length = max_length
+        self.limits = limits
         start = tokenizer("").input_ids  # what the tokenizer puts before any text: nothing, or BOS
         self._start = tuple(i for i in start[:1] if i == tokenizer.bos_token_id and i is not None)
         self.encode = cache(self._encode)
@@ -125,21 +144,30 @@ class Encoder:
         """Encode a task's examples ahead.
 
         Raises:
-            InputError: an example is too long without its input, or a test answer that must be met
-                exactly cannot be written in `max_new_tokens`.
+            InputError: an example is too long without its input, a test answer that must be met
+                exactly cannot be written in `max_new_tokens`, or the model cannot read or write
+                what an example has.
         """
         # Asked once for all texts, the tokenizer takes half the time.
         examples = (*task.train, *task.test)
         texts = [*map(prompt, examples), *(example.output for example in examples)]
         ids = self.tokenizer(texts, add_special_tokens=False).input_ids
         self._ahead = dict(zip(texts, ids, strict=True))
+        self._check_tokens(examples)
         for example in task.train:
             self.encode(example)
         for example in task.test:
             if task.metric in BY_LIKELIHOOD:
                 self.encode(example)
                 continue
-            self.encode_prompt(example)
+            most = len(self.encode_prompt(example).prompt) + max_new_tokens
+            if self.limits.positions is not None and most > self.limits.positions:
+                raise InputError(
+                    f"example {example.id}: its prompt and {max_new_tokens} new tokens need {most} "
+                    f"positions, and the model has learned {self.limits.positions}; lower "
+                    f"model.max_length ({self.max_length}) or evaluation.max_new_tokens",
+                    key="model.max_length",
+                )
             length = self.answer_length(example)
             if length > max_new_tokens and task.metric == "exact_match":
                 raise InputError(
@@ -148,6 +176,26 @@ class Encoder:
                     f"data.metrics={{{task.name}: rouge_l}}"
                 )
         self._ahead = {}
+
+    def _check_tokens(self, examples: Sequence[Example]) -> None:
+        """Refuse tokens that the model has not, and control tokens that an answer spells out."""
+        control = {*self.tokenizer.all_special_ids}
+        for example in examples:
+            answer = self._ids(example.output)
+            if spelt := control.intersection(answer):
+                raise InputError(
+                    f"example {example.id}: its answer has the control token "
+                    f"{shown(self.tokenizer.decode([min(spelt)]))}, which decoding leaves out, so "
+                    "no answer could meet it; leave it out of the data"
+                )
+            highest = max((*self._ids(prompt(example)), *answer), default=0)
+            if self.limits.tokens is not None and highest >= self.limits.tokens:
+                raise InputError(
+                    f"example {example.id}: the tokenizer has the token {highest} "
+                    f"({shown(self.tokenizer.decode([highest]))}), and the model has embeddings of "
+                    f"{self.limits.tokens}; resize the model's embeddings to its tokenizer",
+                    key="model.name",
+                )
 
     def truncated(self, examples: Sequence[Example]) -> int:
         """How many of `examples` lose tokens as training rows."""

@@ -131,7 +131,7 @@ class MoeLora(Method[MoeLoraConfig]):
         lora.adapt(model, config.model, config.seed, experts)
         for name, bank in lora.banks(model):
             stream = torch.Generator().manual_seed(derive(config.seed, "router", name))
-            router = TopKRouter(self.config, experts, bank.base.in_features, stream)
+            router = TopKRouter(self.config, experts, bank.A.shape[-1], stream)
             bank.router = router.to(bank.A.device)
 
     def begin_passes(self, learner: Learner) -> None:

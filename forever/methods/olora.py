@@ -35,7 +35,7 @@ class OLora(Method[OLoraConfig]):
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
         lora.adapt(model, config.model, config.seed)
         for name, bank in lora.banks(model):
-            self.config.check_width(config, tasks, bank.base.in_features, name)
+            self.config.check_width(config, tasks, bank.A.shape[-1], name)
 
     def begin_task(self, learner: Learner, task: Task) -> None:
         if learner.stage:

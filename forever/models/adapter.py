@@ -204,6 +204,9 @@ def attach(model: nn.Module, part: ModelConfig, seed: int) -> None:
         torch.manual_seed(derive(seed, "adapter"))
         # PEFT reads a property of the model that transformers has renamed.
         warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("ignore", "fan_in_fan_out", UserWarning)  # which it sets itself
+        # A run merges nothing, and the export unties first.
+        warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)
         try:
             handle = get_peft_model(model, config)
         except Exception as error:
@@ -213,7 +216,8 @@ def attach(model: nn.Module, part: ModelConfig, seed: int) -> None:
     if getattr(config, "init_lora_weights", None) is True:
         for name, module in model.named_modules():
             sides = getattr(module, "lora_A", None)
-            side = sides[_NAME] if isinstance(sides, nn.ModuleDict) else None
+            # That of an embedding is empty: PEFT has drawn what it has instead.
+            side = sides[_NAME] if isinstance(sides, nn.ModuleDict) and len(sides) else None
             if isinstance(side, nn.Linear):
                 draw(side.weight, lora_stream(seed, 0, name))
     for name, parameter in model.named_parameters():

@@ -12,6 +12,7 @@ from forever.errors import InputError, one_line
 from forever.models import attention
 from forever.models.identity import digests
 from forever.models.loading import (
+    check_causal,
     check_report,
     check_size,
     check_tokens,
@@ -87,6 +88,9 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     used = ends if tokenizer.pad_token_id is None else [tokenizer.pad_token_id, *ends]
     with explained("model.name", name):
         check_tokens("model.name", path, model, used)
+        check_causal("model.name", path, model)
+    if path.suffix == ".gguf":  # whose weights are not quantised any more, and can be saved
+        model.hf_quantizer.remove_quantization_config(model)
     model.generation_config = GenerationConfig(
         eos_token_id=ends, pad_token_id=tokenizer.pad_token_id
     )

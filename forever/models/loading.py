@@ -1,14 +1,16 @@
 """What a model and its tokenizer share when they are loaded: errors of one line, and the checks
 that only the architecture makes possible."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
+from forever.data.encoding import Limits
 from forever.errors import InputError, shown
 from forever.models.location import NO_CODE, check, find, weights_of
 
@@ -126,6 +128,56 @@ def check_tokens(key: str, path: Path, model: Any, used: Iterable[int]) -> None:
     for token in used:
         if not 0 <= token < rows:
             _refuse(key, path, f"pads or ends with token {shown(token)}, and its model has {rows}")
+
+
+@torch.no_grad()
+def check_causal(key: str, path: Path, model: Any) -> None:
+    """Refuse a model whose logits depend on later tokens: it would see what it is to learn."""
+    logits: list[torch.Tensor] = []
+    for last in (0, 1):
+        ids = torch.tensor([[0, 1, last]], device=model.device)  # of any vocabulary
+        logits.append(model(input_ids=ids, use_cache=False).logits[:, :2].float())
+    if (logits[0] - logits[1]).norm() > 0.02 * logits[0].norm():  # bf16 has two digits
+        raise InputError(
+            f"{key}: {path} attends to later tokens, so in training it would see the answers; "
+            "give a causal model (a decoder), or set is_decoder in its config.json if it is one",
+            key=key,
+            path=path,
+        )
+
+
+def limits_of(model: nn.Module) -> Limits:
+    """Return which tokens have an embedding in a model, and how many positions it has learned.
+
+    Positions that are computed (RoPE, ALiBi) have no end.
+    """
+    tokens = cast(Any, model).get_input_embeddings().weight.shape[0]
+    most = getattr(cast(Any, model).config.get_text_config(), "max_position_embeddings", None)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and re.search(r"wpe$|position[a-z_]*$", name):
+            # The first rows may be for padding (RoBERTa), or may not be used (OPT).
+            unused = getattr(module, "offset", 0)
+            if module.padding_idx is not None:
+                unused = module.padding_idx + 1
+            if most in (module.num_embeddings, module.num_embeddings - unused):
+                return Limits(tokens, module.num_embeddings - unused)
+    for name, table in model.named_buffers():  # of sines, as in GPT-J
+        if name.endswith("embed_positions") and len(table) == most:
+            return Limits(tokens, most)
+    return Limits(tokens)
+
+
+def read_limits(name: str) -> Limits:
+    """Return the limits of a model that is on this machine, from its settings alone."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    path = find(name)
+    assert path is not None, "its tokenizer was read"
+    where, options = source(path)
+    with explained("model.name", name):
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False, **options)
+        with torch.device("meta"):  # without memory for it
+            return limits_of(AutoModelForCausalLM.from_config(config, trust_remote_code=False))
 
 
 def _refuse(key: str, path: Path, problem: str) -> None:

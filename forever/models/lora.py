@@ -11,7 +11,7 @@ them frozen), R rank, D input width, O output width.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -33,20 +33,23 @@ class LoraBank(nn.Module):
     divided by E.
 
     Args:
-        base: the layer to adapt; it is frozen and keeps its dtype.
+        base: the layer to adapt, linear or GPT-2's Conv1D, which is one with W transposed; it is
+            frozen and keeps its dtype.
         adapters: how many are trained.
     """
 
     def __init__(
-        self, base: nn.Linear, rank: int, alpha: float, dropout: float, adapters: int = 1
+        self, base: nn.Module, rank: int, alpha: float, dropout: float, adapters: int = 1
     ) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
+        weight = cast(Tensor, base.weight)
+        width_out, width_in = weight.shape if isinstance(base, nn.Linear) else weight.T.shape
         self.scale = alpha / rank
         self.dropout = dropout
-        options = {"dtype": torch.float32, "device": base.weight.device}
-        self.A = nn.Parameter(torch.zeros(adapters, rank, base.in_features, **options))
-        self.B = nn.Parameter(torch.zeros(adapters, base.out_features, rank, **options))
+        options = {"dtype": torch.float32, "device": weight.device}
+        self.A = nn.Parameter(torch.zeros(adapters, rank, width_in, **options))
+        self.B = nn.Parameter(torch.zeros(adapters, width_out, rank, **options))
         # The adapters of finished tasks, [F, R, D] and [F, O, R].
         self.frozen_A, self.frozen_B = self.A.data[:0].clone(), self.B.data[:0].clone()
         # The weights of all E adapters, None is all ones; or what computes them from the input.
@@ -103,20 +106,35 @@ def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> 
     `part.init` is the first frozen one; `part` is then that of `models.adapter.begun`.
 
     Raises:
-        InputError: a target matches no linear layer of the model, or it is no plain LoRA for them.
+        InputError: a target matches no layer of the model or one that is not linear, or the adapter
+            of `part.init` is no plain LoRA for them.
     """
+    from transformers.pytorch_utils import Conv1D
+
     model.requires_grad_(False)
     whole = part.targets == (ALL_LINEAR,)
     if not whole:
         plain.check_targets(model, part.targets)
     if part.init is not None:
         plain.check_plain(part)
+    if dotted := [target for target in part.targets if "." in target]:
+        raise InputError(
+            f"model.targets: {dotted[0]} has a dot, and this method finds layers by the last part "
+            "of their names; give that, or take a method with one adapter",
+            key="model.targets",
+        )
     head = model.get_output_embeddings()  # type: ignore[operator]
     adapted: list[tuple[str, LoraBank]] = []
     for name, layer in list(model.named_modules()):
         parent, _, last = name.rpartition(".")
-        chosen = layer is not head if whole else last in part.targets
-        if chosen and isinstance(layer, nn.Linear):
+        linear = isinstance(layer, nn.Linear | Conv1D)
+        if last in part.targets and not linear:
+            raise InputError(
+                f"model.targets: {name} is no linear layer ({type(layer).__name__}), and this "
+                "method adapts no others; leave it out, or take a method with one adapter",
+                key="model.targets",
+            )
+        if last in part.targets or (whole and linear and layer is not head):
             bank = LoraBank(layer, part.rank, part.alpha, part.dropout, adapters)
             for adapter in range(adapters):
                 bank.redraw(plain.lora_stream(seed, adapter, name), adapter)
@@ -232,6 +250,7 @@ def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int | Non
         tensors[f"base_model.model.{name}.lora_A.weight"] = A
         tensors[f"base_model.model.{name}.lora_B.weight"] = B  # [O, E*R]
         options = {"r": len(A), "lora_alpha": bank.scale * len(A), "lora_dropout": bank.dropout}
+        options["fan_in_fan_out"] = not isinstance(bank.base, nn.Linear)
     targets = sorted({name.split(".")[-1] for name, _ in banks(model)})
     config = LoraConfig(task_type="CAUSAL_LM", target_modules=targets, **options)
     plain.write(folder, tensors, config, base_name)

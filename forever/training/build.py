@@ -9,6 +9,7 @@ from forever.data.encoding import Encoder
 from forever.models.adapter import begun
 from forever.models.backbone import load, recompute_layers
 from forever.models.device import compute_repeatably
+from forever.models.loading import limits_of
 from forever.models.parameters import FlatParameters
 from forever.text import complain
 from forever.training.learner import Learner
@@ -53,7 +54,7 @@ def build_learner(
         config=config,
         memory=Memory(config.memory.fraction, config.optim.batch_size, config.seed),
         backbone=backbone,
-        encoder=Encoder(backbone.tokenizer, config.model.max_length),
+        encoder=Encoder(backbone.tokenizer, config.model.max_length, limits_of(backbone.model)),
         parameters=FlatParameters(trained),
         world=world,
         micro_batch=micro_batch,

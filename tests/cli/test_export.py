@@ -7,16 +7,22 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from commands import Call
-from helpers import execute, flip
+from helpers import execute, flip, write_gguf
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
+from forever.cli.export import merge
+from forever.config.parts import ModelConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
+from forever.models.adapter import attach, save
+from forever.models.backbone import load
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +49,7 @@ def ran(code: str, folder: Path) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
+IDS = torch.tensor([[3, 4, 5, 3]])
 SUM = "import torch\nprint(model(torch.tensor([[3, 4, 5]])).logits.abs().sum().item())\n"
 
 
@@ -60,6 +67,52 @@ def test_an_adapter_is_loaded_by_the_lines_of_its_card(
     base = re.sub(r"^model = .*$", "model = base", lines, flags=re.M)
     assert float(with_adapter) == pytest.approx(float(merged), rel=1e-4)
     assert float(with_adapter) != pytest.approx(float(ran(base + SUM, out)), rel=1e-4)
+
+
+# An adapter of the toy backbone, whose head is its embedding, and which of the two it changes.
+SHARED: dict[str, dict[str, Any]] = {
+    "head": {"target_modules": ["q_proj", "lm_head"]},
+    "embedding": {"target_modules": ["q_proj", "embed_tokens"]},
+    "whole head": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+    "whole embedding": {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+    "neither": {"target_modules": ["q_proj"]},
+}
+
+
+def trained_logits(model: str, adapter: dict[str, Any], folder: Path) -> torch.Tensor:
+    """Write an adapter as training might have left it; returns the logits with it."""
+    made = load(model, torch.float32, torch.device("cpu")).model
+    attach(made, ModelConfig(adapter={"r": 2, **adapter}), seed=0)
+    stream = torch.Generator().manual_seed(0)
+    for parameter in made.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.3 * torch.randn(parameter.shape, generator=stream)
+    save(made, folder, model)
+    return made.eval()(input_ids=IDS).logits.detach()
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_merged_model_whose_head_was_its_embedding_has_the_logits_of_the_run(
+    name: str, backbone_folder: Path, tmp_path: Path
+) -> None:
+    expected = trained_logits(str(backbone_folder), SHARED[name], tmp_path / "adapter")
+    merge(tmp_path / "adapter", tmp_path / "merged", str(backbone_folder))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(model(IDS).logits, expected, rtol=1e-4, atol=1e-4)
+    assert model.config.tie_word_embeddings == (name == "neither")
+
+
+def test_a_gguf_file_is_merged_and_trained_whole(tmp_path: Path) -> None:
+    """Its weights are dequantised when they are loaded, and saved like any others."""
+    file = str(write_gguf(tmp_path / "model.gguf"))
+    expected = trained_logits(file, SHARED["head"], tmp_path / "adapter")
+    merge(tmp_path / "adapter", tmp_path / "merged", file)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(model(IDS).logits, expected, rtol=1e-4, atol=1e-4)
+    whole = load(file, torch.float32, torch.device("cpu")).model
+    whole.save_pretrained(tmp_path / "whole")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
+    assert torch.equal(again(IDS).logits, whole(IDS).logits)
 
 
 def test_weights_that_changed_or_are_missing_are_refused(

@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from forever.data.collation import pad
-from forever.data.encoding import Encoded, Encoder
+from forever.data.encoding import Encoded, Encoder, Limits
 from forever.data.prompts import prompt, prompt_parts
-from forever.data.tasks import Benchmark, Example
+from forever.data.tasks import Benchmark, Example, Task
 from forever.errors import InputError
 from forever.models.location import TINY
 
@@ -207,3 +207,49 @@ def test_only_tokens_of_the_input_are_dropped(tokenizer: Any) -> None:
     first, second = (encoder.with_drops(LONG, 0.3, stream) for _ in range(2))
     assert first != second  # the stream goes on, and repeats from its seed
     assert encoder.with_drops(LONG, 0.3, random.Random(3)) == first
+
+
+# ---- what a model cannot read or write
+
+
+def task_of(*answers: str, text: str = "word1") -> Task:
+    """A task whose training and test examples have these answers."""
+    train, test = (
+        tuple(Example(f"t/{split}/{n}", "Say.", text, answer) for n, answer in enumerate(answers))
+        for split in ("train", "test")
+    )
+    return Task("t", train, test, "rouge_l", None)
+
+
+def test_control_tokens_in_answers_are_refused_and_in_inputs_are_not() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    encoder = Encoder(tokenizer, 512)
+    for control in tokenizer.all_special_tokens:
+        with pytest.raises(InputError) as refused:
+            encoder.encode_all(task_of("yes", f"yes {control} end"), 128)
+        assert "t/train/1" in str(refused.value)
+        assert repr(control) in str(refused.value)
+        encoder.encode_all(task_of("yes", text=f"word {control} word"), 128)
+
+
+def test_tokens_without_an_embedding_are_refused() -> None:
+    """The highest token of an example is that of its EOS, or of a word."""
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    task = task_of("yes", text="word1 word2")
+    highest = max(*ids_of(tokenizer, prompt(task.train[0])), *ids_of(tokenizer, "yes"))
+    Encoder(tokenizer, 512, Limits(highest + 1)).encode_all(task, 128)
+    with pytest.raises(InputError, match=f"t/train/0: .* token {highest} ") as refused:
+        Encoder(tokenizer, 512, Limits(highest)).encode_all(task, 128)
+    assert refused.value.key == "model.name"
+
+
+def test_more_tokens_than_positions_are_refused() -> None:
+    """A test prompt needs room for what is decoded after it, too."""
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    task = task_of("yes")
+    length = len(ids_of(tokenizer, prompt(task.test[0])))
+    Encoder(tokenizer, length + 8, Limits(None, length + 8)).encode_all(task, 8)
+    for max_length, new in ((length + 9, 8), (length + 8, 9)):
+        with pytest.raises(InputError) as refused:
+            Encoder(tokenizer, max_length, Limits(None, length + 8)).encode_all(task, new)
+        assert refused.value.key == "model.max_length"

@@ -1,12 +1,13 @@
 """LoraBank against PEFT and against its formula: y = W x + s sum_e g_e B_e A_e drop(x)."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import lora_tensors
+from helpers import lora_tensors, save_kind
 from peft import PeftModel
 from torch import Tensor, nn
 
@@ -170,6 +171,31 @@ def test_each_adapter_starts_from_a_stream_of_its_own(backbone_folder: Path) -> 
         assert torch.equal(start[:1], more[name])
         draws += [start[:1], start[1:2], start[2:]]
     assert len({tuple(draw.flatten().tolist()) for draw in draws}) == len(draws)
+
+
+def test_banks_adapt_gpt2_as_peft_does(backbone_folder: Path, tmp_path: Path) -> None:
+    """Its layers have the weights of linear ones transposed, [D, O]."""
+    folder = save_kind(tmp_path / "gpt2", "gpt2", backbone_folder, n_positions=40)
+    part = ModelConfig(targets=("c_attn", "c_proj"), rank=4, dropout=0.0)
+    model, plain = backbone(folder), backbone(folder)
+    adapt(model, part, seed=0)
+    draw_b(model, torch.Generator().manual_seed(0))
+    assert len(list(banks(model))) == 6  # two of the name c_proj in each layer
+    save_peft(model, tmp_path / "adapter", str(folder))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # PEFT would say that it changes fan_in_fan_out
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        theirs = PeftModel.from_pretrained(plain, tmp_path / "adapter")
+    assert not torch.allclose(logits(model), logits(backbone(folder)), atol=1e-2)
+    torch.testing.assert_close(logits(theirs), logits(model), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["embed_tokens", "mlp", "self_attn.q_proj"])
+def test_a_target_that_no_bank_can_wrap_is_refused(target: str, backbone_folder: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        adapt(backbone(backbone_folder), ModelConfig(targets=("q_proj", target)), 0)
+    assert refused.value.key == "model.targets"
+    assert target in str(refused.value)
 
 
 def test_unknown_target_names_what_exists(backbone_folder: Path) -> None:

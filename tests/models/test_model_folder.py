@@ -9,18 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from helpers import save_kind, write_gguf
 from safetensors.torch import load_file, save_file
 
 from forever.config.run import RunConfig
+from forever.data.encoding import Limits
 from forever.errors import InputError
 from forever.launch.local import prepare
 from forever.methods.sentence_encoders import load_encoder
 from forever.models import location
 from forever.models.backbone import Backbone, load
 from forever.models.identity import digests
+from forever.models.loading import limits_of, read_limits
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -163,6 +165,46 @@ def test_a_name_that_is_no_model(name: str) -> None:
         loaded(name)
 
 
+# A kind of model, its settings, and how many tokens it can tell the positions of.
+KINDS: dict[str, tuple[dict[str, Any], int | None]] = {
+    "gpt2": ({"n_positions": 40}, 40),
+    "opt": ({"max_position_embeddings": 40, "ffn_dim": 64, "word_embed_proj_dim": 32}, 40),
+    "gptj": ({"n_positions": 40, "rotary_dim": 4}, 40),
+    "bert": ({"max_position_embeddings": 40, "is_decoder": True}, 40),
+    "roberta": ({"max_position_embeddings": 40, "is_decoder": True, "pad_token_id": 1}, 38),
+    "bloom": ({}, None),
+    "llama": ({"max_position_embeddings": 40}, None),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_positions_that_a_model_has_learned(
+    kind: str, backbone_folder: Path, tmp_path: Path
+) -> None:
+    """One more token, as the last of them, is out of range."""
+    settings, positions = KINDS[kind]
+    folder = save_kind(tmp_path / kind, kind, backbone_folder, **settings)
+    model = loaded(folder).model
+    tokens = model.config.vocab_size
+    assert limits_of(model) == read_limits(str(folder)) == Limits(tokens, positions)
+    model(torch.full((1, positions or 41), tokens - 1))
+    if positions:
+        with pytest.raises((IndexError, RuntimeError)):
+            model(torch.full((1, positions + 1), tokens - 1))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_model_that_sees_later_tokens_is_refused(
+    kind: str, backbone_folder: Path, tmp_path: Path
+) -> None:
+    folder = save_kind(tmp_path / kind, kind, backbone_folder, initializer_range=0.5)
+    with pytest.raises(InputError, match="is_decoder") as refused:
+        loaded(folder)
+    assert (refused.value.key, refused.value.path) == ("model.name", folder)
+    change(folder / "config.json", is_decoder=True)
+    loaded(folder)
+
+
 # ---- what people publish
 
 
@@ -219,39 +261,6 @@ def test_a_gguf_file_is_loaded_or_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "cut.gguf", missing):
         with pytest.raises(InputError, match=path.name):
             loaded(path)
-
-
-def write_gguf(path: Path, without: str = "") -> Path:
-    """A Llama of one layer with drawn weights as a GGUF file, whose head is its embedding."""
-    gguf = pytest.importorskip("gguf")
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(16)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(24)
-    writer.add_head_count(2)
-    writer.add_head_count_kv(2)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_dimension_count(8)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([b"<unk>", b"<s>", b"</s>", b"a", b"b", b"ab"])
-    writer.add_token_types([3, 3, 3, 1, 1, 1])
-    writer.add_token_merges(["a b"])
-    writer.add_eos_token_id(2)
-    sizes = {"token_embd": (6, 16), "output_norm": (16,)}
-    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-        sizes[f"blk.0.{name}"] = 16, 16
-    sizes |= {"blk.0.attn_norm": (16,), "blk.0.ffn_norm": (16,), "blk.0.ffn_down": (16, 24)}
-    sizes |= {"blk.0.ffn_gate": (24, 16), "blk.0.ffn_up": (24, 16)}
-    stream = np.random.default_rng(0)
-    for name, size in sizes.items():
-        if name != without:
-            writer.add_tensor(f"{name}.weight", stream.normal(0, 0.2, size).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 # ---- a model is known by its files

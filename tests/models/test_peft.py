@@ -30,6 +30,8 @@ pytestmark = [
     *KILLED_CLOSES_NO_FILES,
     # PEFT 0.21 reads a property that transformers 5.23 renamed; `from_pretrained` says so.
     pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"),
+    # PEFT would tie what is adapted; `forever export --merged` unties.
+    pytest.mark.filterwarnings("ignore:Model has .tie_word_embeddings=True.:UserWarning"),
 ]
 
 IA3 = {
@@ -44,6 +46,7 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "IA3": IA3,
     "VeRA": {"peft_type": "VERA", "r": 8, "projection_prng_key": 3},
     "OSF": {"peft_type": "OSF", "effective_rank": 8},
+    "LoRA of embeddings": {"target_modules": ["q_proj", "embed_tokens"]},
     "LoRA and a whole layer": {"modules_to_save": ["model.layers.1.mlp.up_proj"], "r": 2},
 }
 KILL_AT = 9

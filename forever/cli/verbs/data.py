@@ -57,13 +57,14 @@ def check(
     encoder, why_none = None, "give --model, or a run's file"
     if model or folder is None:  # for tokens torch is loaded
         from forever.data.encoding import Encoder
-        from forever.models.loading import NotHere, load_tokenizer
+        from forever.models.loading import NotHere, load_tokenizer, read_limits
 
         why_none = "a run would refuse the model"
         with checked.noting():  # of an InputError
             try:
                 tokenizer = load_tokenizer(config.model.name)
-                encoder = Encoder(tokenizer, config.model.max_length)
+                limits = read_limits(config.model.name)
+                encoder = Encoder(tokenizer, config.model.max_length, limits)
             except NotHere as error:
                 why_none = str(error)
     page = Page()
