@@ -48,6 +48,11 @@ class Run:
         return self.directory.path.name
 
     @property
+    def place_in_sweep(self) -> tuple[str, str, str, int]:
+        """What one run of a sweep has for itself, unless it was edited in between."""
+        return self.variant, self.benchmark, self.order, self.seed
+
+    @property
     def place(self) -> str:
         """Where it lies, for people."""
         return f"{self.source}/{self.key}" if self.source else self.key

@@ -204,7 +204,15 @@ def _sweep(folder: Path) -> Study:
             if variant in levels:
                 run.levels[factor] = levels[variant]
         runs.append(run)
-    _name_by_differences(runs, orders_are_repetitions=True)
+    # What was edited since, the newest invocation runs again in the place of older runs.
+    newest = manifest.get("newest", ())
+    places = {run.place_in_sweep for run in runs if run.key in newest}
+    older = [run for run in runs if run.key not in newest]
+    stale = [run for run in older if run.place_in_sweep in places]
+    # Unless others of the older ones are compared with them, as after another base.
+    if {run.variant for run in stale} & {run.reference for run in older if run not in stale}:
+        stale = []
+    _name_by_differences(runs, stale, orders_are_repetitions=True)
     return Study(name, folder, runs, reference, sweep_of(folder, name), read_stopping(folder))
 
 
@@ -223,17 +231,25 @@ def plain_run(path: Path) -> Run:
     return run
 
 
-def _name_by_differences(runs: Sequence[Run], orders_are_repetitions: bool = False) -> None:
+def _name_by_differences(
+    runs: Sequence[Run], stale: Sequence[Run] = (), orders_are_repetitions: bool = False
+) -> None:
     """Add to the variant of runs in what their settings differ from those of its first run on the
     benchmark; and, unless a sweep says that its orders are repetitions, their tasks.
 
-    A sweep can hold such runs: its folder may have been used again with another base. They are
-    compared with the reference of the same settings, or with none.
+    A sweep can hold such runs: its folder may have been used again with another base, or after a
+    variant was edited. They are compared with the reference of the same settings, or with none.
+
+    Args:
+        stale: runs whose place another one has taken, and with it the name of the variant.
     """
     first: dict[tuple[str, str], Run] = {}
     changed: dict[Run, str] = {}
-    for run in sorted(runs, key=lambda run: run.result is None):
+    for run in sorted(runs, key=lambda run: (run in stale, run.result is None)):
         if not run.has_begun:
+            continue
+        if run in stale and (run.benchmark, run.variant) not in first:
+            changed[run] = " (earlier)"  # than one that has not begun
             continue
         base = first.setdefault((run.benchmark, run.variant), run)
         changes = pairs(differences(base.settings, run.settings))

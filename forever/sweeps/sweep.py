@@ -107,12 +107,14 @@ class Sweep:
     def write_manifest(self, folder: Path) -> None:
         """Say in `folder` which run is which, for reports; runs of earlier invocations stay listed.
 
-        Variants of one sweep are in its order, in whatever order they were run.
+        Variants of one sweep are in its order, in whatever order they were run. Those of this
+        invocation are the newest: of two runs with other settings, one has the variant's name.
         """
         before: dict[str, Any] = {"trials": [], "references": {}, "paper": {}}
         if (folder / MANIFEST).is_file():
             before = read_manifest(folder)
         trials = {trial["key"]: trial for trial in before["trials"]}
+        newest = [trial.key for trial in self.trials()]
         for trial in self.trials():
             trials[trial.key] = {
                 "key": trial.key,
@@ -132,6 +134,7 @@ class Sweep:
             "references": {**before["references"], **self.references},
             "paper": {**before["paper"], **self.paper},
             "factors": self.factors,
+            "newest": newest,
             "trials": listed,
         }
         write_text(folder / MANIFEST, json.dumps(content, indent=1) + "\n")

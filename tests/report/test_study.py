@@ -180,6 +180,27 @@ def test_runs_are_paired_if_their_test_examples_are_the_same(two_benchmarks: Pat
 # ---- folders that were used again, or hold no sweep
 
 
+def test_an_edited_variant_keeps_its_name_and_its_old_run_is_marked(folder: Path) -> None:
+    """Whether the new run has begun or not; what is compared is always what the file says now."""
+    old = rows_of(folder)["+FIR"].compared("op")
+    variants = {"base": {}, "+FIR": {"method.beta": 0.5}}
+    sweep = Sweep("toy <sweep>", base_run(), variants, seeds=(0, 1))
+    sweep.write_manifest(folder)
+    rows = rows_of(folder)
+    assert rows["+FIR (earlier)"].compared("op") == old
+    assert rows["+FIR (earlier)"].compared("difference") is None
+    assert "+FIR" not in rows or not rows["+FIR"].runs
+    for trial in sweep.trials():
+        if trial.variant == "+FIR":
+            make_up_run(folder / trial.key, "+FIR", trial.config)
+    rows = rows_of(folder)
+    assert rows["+FIR"].reference == "base"
+    assert rows["+FIR"].compared("difference").runs == 2
+    (earlier,) = [name for name in rows if name.startswith("+FIR (method.")]
+    assert rows[earlier].compared("op") == old
+    assert rows[earlier].compared("difference") is None
+
+
 def test_variants_of_another_base_are_compared_with_that_base(folder: Path) -> None:
     """In a folder that was used twice; without that base there, with none."""
     variants = {"base": {}, "-IAR": {"method.regularizer": "none"}}
