@@ -152,7 +152,7 @@ def save_kind(folder: Path, kind: str, tokenizer_from: Path, **settings: Any) ->
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_from)
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     sizes |= {"vocab_size": len(tokenizer), **dict.fromkeys(names, tokenizer.eos_token_id)}
     config = transformers.AutoConfig.for_model(kind, **{**sizes, **settings})
     torch.manual_seed(0)
