@@ -14,3 +14,6 @@ _WARNINGS = [
 MLFLOW_WARNS = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in _WARNINGS]
 RAY_WARNS = [*MLFLOW_WARNS, pytest.mark.filterwarnings("ignore::UserWarning:ray.*")]
 ON_RAY = [pytest.mark.ray, pytest.mark.usefixtures("private_ray"), *RAY_WARNS]
+
+# TRL 1.16 uses names that transformers 5.23 calls deprecated.
+TRL_WARNS = [pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")]

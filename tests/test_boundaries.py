@@ -155,7 +155,7 @@ def test_no_import_circle() -> None:
 ROOMS = (
     "errors", "seeding", "scores", "format", "text", "reading", "yaml_file", "files", "stopping",
     "storage", "replay", "config", "data", "models", "world", "evaluation", "stats", "training",
-    "methods", "runs", "sweeps", "report", "launch", "plan", "api", "cli",
+    "methods", "hf", "runs", "sweeps", "report", "launch", "plan", "api", "cli",
 )  # fmt: skip
 
 

@@ -4,9 +4,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import TypeVar
 
 from forever.data.tasks import Example
 from forever.seeding import permutation
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ def one_pass(
         yield Batch(tuple(examples[i] for i in order[start : start + batch_size]), epoch)
 
 
-def shuffled(examples: Sequence[Example], seed: int, *stream: str | int) -> Iterator[Example]:
-    """Yield examples in endless passes, each newly shuffled."""
+def shuffled(examples: Sequence[T], seed: int, *stream: str | int) -> Iterator[T]:
+    """Yield examples, or whatever stands for them, in endless passes, each newly shuffled."""
     for number in count():
         for place in permutation(len(examples), seed, *stream, number):
             yield examples[place]

@@ -3,7 +3,9 @@
 Algorithm 1 calls it after every update of a task; a callback of another trainer would do the same.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from forever.replay.clock import Clock
 from forever.replay.schedules import Days
@@ -42,6 +44,17 @@ class Trigger:
         day, self.next_day = self.next_day, next(self.days, None)
         self.events += 1
         return self._due(day)
+
+    def resume(self, clock: Mapping[str, Any], events: int) -> None:
+        """Continue where a trigger of the same days was after so many events.
+
+        Args:
+            clock: the variables of its clock.
+        """
+        vars(self.clock).update(clock)
+        for _ in range(events):
+            self.next_day = next(self.days, None)
+        self.events = events
 
     def end(self) -> Due:
         """Return the replay that ends the task."""

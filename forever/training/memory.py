@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import count, islice
 
 from forever.data.batching import Batch, batches, shuffled
@@ -35,14 +35,14 @@ class Memory:
 
     def quota(self, count: int) -> int:
         """How many of a task's `count` examples are kept."""
-        if not self.fraction:
-            return 0
-        return max(1, int(self.fraction * count + 1e-9))  # not 28.999..., where it is 0.29 * 100
+        return quota(self.fraction, count)
 
     def choose(self, task: Task, count: int | None = None) -> tuple[Example, ...]:
         """The examples to keep of a task, or `count` of them chosen in the same way."""
         order = permutation(len(task.train), self.seed, "memory", task.name)
-        return tuple(balanced_choice(task.train, count or self.quota(len(task.train)), order))
+        answers = [example.output.strip() for example in task.train]
+        chosen = balanced_choice(answers, count or self.quota(len(answers)), order)
+        return tuple(task.train[i] for i in chosen)
 
     def add(self, task: Task, examples: Sequence[Example] | None = None) -> None:
         """Keep `examples` of a task that is over; by default those that `choose` gives."""
@@ -77,23 +77,28 @@ class Memory:
             yield Batch(tuple(stream.sample(examples, min(self.batch_size, len(examples)))))
 
 
-def balanced_choice(examples: Sequence[Example], count: int, order: Sequence[int]) -> list[Example]:
-    """`count` examples with balanced answers, taken in the random `order`.
+def quota(fraction: float, count: int) -> int:
+    """How many of a task's `count` examples a memory of this fraction keeps."""
+    if not fraction:
+        return 0
+    return max(1, int(fraction * count + 1e-9))  # not 28.999..., where it is 0.29 * 100
+
+
+def balanced_choice(answers: Sequence[Hashable], count: int, order: Sequence[int]) -> list[int]:
+    """The indices of `count` examples with balanced answers, taken in the random `order`.
 
     With at most `count` distinct answers each gets the quota count // answers, and the rest is
     filled at random, so that an answer may get more than one of it; with more answers, as for
     generation, the choice is uniform.
     """
-    shuffled = [examples[i] for i in order]
-    answers = {example.output.strip() for example in shuffled}
-    if len(answers) > count:
-        return shuffled[:count]
-    quota, taken = count // len(answers), Counter[str]()
-    chosen: list[Example] = []
-    rest: list[Example] = []
-    for example in shuffled:
-        answer = example.output.strip()
-        taken[answer] += 1
-        part = chosen if taken[answer] <= quota else rest
-        part.append(example)
+    distinct = len(set(answers))
+    if distinct > count:
+        return list(order[:count])
+    taken = Counter[Hashable]()
+    chosen: list[int] = []
+    rest: list[int] = []
+    for i in order:
+        taken[answers[i]] += 1
+        part = chosen if taken[answers[i]] <= count // distinct else rest
+        part.append(i)
     return [*chosen, *rest][:count]

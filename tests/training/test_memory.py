@@ -1,6 +1,7 @@
 """The memory: how many rows, which, and that the choice never changes (docs/protocol.md)."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import chain, islice, pairwise
 
 import pytest
@@ -8,7 +9,7 @@ from helpers import rows_task, stub_learner
 
 from forever.data.batching import batches
 from forever.data.tasks import Example
-from forever.training.memory import Memory, balanced_choice
+from forever.training.memory import Memory
 
 LONG = {"cb": 250, "copa": 400, **{f"long{i}": 1000 for i in range(13)}}
 SUPERNI = {f"task{i}": 1000 for i in range(10)}
@@ -75,7 +76,8 @@ def test_remainder_is_filled_at_random() -> None:
 def test_a_rare_class_is_kept_whole_and_blanks_make_no_class() -> None:
     rare = [Example(f"rare {i}", "q", f"rare {i}", "rare") for i in range(3)]
     common = [Example(str(i), "q", str(i), [" common", "common "][i % 2]) for i in range(1000)]
-    chosen = balanced_choice(common + rare, 20, range(1003))
+    task = replace(rows_task("task", 1), train=(*common, *rare))
+    chosen = memory_of().choose(task, 20)
     assert Counter(example.output.strip() for example in chosen) == {"rare": 3, "common": 17}
 
 

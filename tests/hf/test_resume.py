@@ -1,0 +1,126 @@
+"""A training that is killed goes on with the bits of one that was not.
+
+Each life is a process of its own, forked from this one, since importing TRL takes long.
+"""
+
+import multiprocessing
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from helpers import flip
+from hf.conftest import digest
+from marks import TRL_WARNS
+
+from forever.errors import InputError
+from forever.hf import Forever
+
+pytestmark = [*TRL_WARNS, pytest.mark.slow]
+# Eight updates an epoch, a checkpoint after every third, events of four after 4, 8 and 15, and one
+# of two at the end. So the first checkpoint comes after 3 updates in all, the second after 10.
+EVENTS = {"clock": "steps", "day_steps": 4, "days": [1.0, 2.0, 3.75], "beta": 0.05}
+KILLS = {"before an event": 3, "within it": 6, "after it": 11, "within one of epoch 2": 25}
+
+
+def live(make: Any, old: Any, folder: Path, kill: int | None, ranks: int, **changes: Any) -> None:
+    """Train in children of this process, from the last checkpoint if there is one, until an
+    optimiser has done `kill` updates; else leave the weights' digest."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+
+    def train(rank: int) -> None:
+        if ranks > 1:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        settings = {"max_steps": 16, "save_strategy": "steps", "save_steps": 3} | changes
+        trainer = make(output_dir=str(folder), **settings)
+        Forever(memory=old, **EVENTS).attach(trainer)
+        create, updates = trainer.create_optimizer, iter(range(kill or 1000))
+
+        def counted(*arguments: Any) -> Any:
+            optimizer = create(*arguments)
+            step = optimizer.step
+
+            def update(*options: Any, **named: Any) -> Any:
+                if next(updates, None) is None:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return step(*options, **named)
+
+            optimizer.step = update
+            return optimizer
+
+        trainer.create_optimizer = counted
+        trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")))
+        (folder / f"digest-{rank}").write_text(digest(trainer), encoding="utf-8")
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    children = [
+        multiprocessing.get_context("fork").Process(target=train, args=(rank,))
+        for rank in range(ranks)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(120)
+    wanted = 0 if kill is None else -signal.SIGKILL
+    assert [child.exitcode for child in children] == [wanted] * ranks
+
+
+def digests(folder: Path) -> set[str]:
+    return {path.read_text(encoding="utf-8") for path in folder.glob("digest-*")}
+
+
+@pytest.mark.parametrize("accumulated", [1, 4])
+def test_killed_and_resumed(make: Any, old: Any, tmp_path: Path, accumulated: int) -> None:
+    changes = {"gradient_accumulation_steps": accumulated}
+    changes |= {"per_device_train_batch_size": 4 // accumulated}
+    live(make, old, tmp_path / "whole", None, 1, **changes)
+    (whole,) = digests(tmp_path / "whole")
+    for name, kill in KILLS.items():
+        folder = tmp_path / name
+        live(make, old, folder, kill, 1, **changes)
+        assert digests(folder) == set()
+        live(make, old, folder, None, 1, **changes)
+        assert digests(folder) == {whole}, name
+
+
+def test_two_ranks_killed_and_resumed(make: Any, old: Any, tmp_path: Path) -> None:
+    changes = {"per_device_train_batch_size": 2}
+    live(make, old, tmp_path / "whole", None, 2, **changes)
+    (whole,) = digests(tmp_path / "whole")  # both ranks hold the same weights
+    live(make, old, tmp_path / "killed", KILLS["within it"], 2, **changes)
+    live(make, old, tmp_path / "killed", None, 2, **changes)
+    assert digests(tmp_path / "killed") == {whole}
+
+
+def test_what_cannot_go_on_is_refused(make: Any, old: Any, tmp_path: Path) -> None:
+    """Another memory, other settings, a checkpoint without replay, or Theta* that was changed."""
+    first = make(output_dir=str(tmp_path), max_steps=4, save_strategy="steps", save_steps=2)
+    Forever(memory=old, day_steps=2).attach(first)
+    first.train()
+    again = {"output_dir": str(tmp_path), "max_steps": 6}
+    for other in (Forever(memory=old[1:], day_steps=2), Forever(memory=old, day_steps=3)):
+        trainer = make(**again)
+        other.attach(trainer)
+        with pytest.raises(InputError):
+            trainer.train(resume_from_checkpoint=True)
+    flip(tmp_path / "forever.safetensors")
+    trainer = make(**again)
+    Forever(memory=old, day_steps=2).attach(trainer)
+    with pytest.raises(InputError):
+        trainer.train(resume_from_checkpoint=True)
+
+
+def test_replay_does_not_begin_in_the_middle_of_a_task(make: Any, old: Any, tmp_path: Path) -> None:
+    plain = make(output_dir=str(tmp_path), max_steps=2, save_strategy="steps", save_steps=2)
+    plain.train()
+    trainer = make(output_dir=str(tmp_path), max_steps=4)
+    Forever(memory=old).attach(trainer)
+    with pytest.raises(InputError):
+        trainer.train(resume_from_checkpoint=True)
