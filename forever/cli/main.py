@@ -16,6 +16,7 @@ import typer
 from forever.cli.boundary import end, without_debug
 from forever.cli.options import command
 from forever.cli.verbs import (
+    advise,
     data,
     doctor,
     export,
@@ -71,6 +72,7 @@ add(run.run, json=True)
 add(sweep.sweep, json=True)
 add(sweep.demo, json=True)
 add(plan.plan, json=True)
+add(advise.advise, json=True)
 add(show.show_run, name="show", json=True)
 add(show.diff, json=True)
 add(report.report, json=True)

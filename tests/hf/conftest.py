@@ -24,6 +24,7 @@ def as_rows(task: Task) -> list[dict[str, str]]:
 def digest(trainer: Any) -> str:
     """The SHA-256 of all that is trained."""
     trained = [p for p in trainer.model.parameters() if p.requires_grad]
+    trained = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in trained]
     return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in trained)).hexdigest()
 
 

@@ -9,7 +9,14 @@ from datasets import Dataset
 from helpers import execute, lines
 from marks import TRL_WARNS
 from torch import Tensor
-from transformers import TrainerCallback
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from forever.config.run import RunConfig
 from forever.data.batching import batches
@@ -119,6 +126,26 @@ def test_an_event_is_the_update_worked_out_by_hand(
     expected = before - 0.1 * (gradient + 2 * 0.5 * (before - start))
     assert (before - start).abs().max() > 1e-3
     torch.testing.assert_close(result, expected)
+
+
+def test_a_plain_trainer_replays_too(
+    backbone_folder: Path, base_config: RunConfig, tmp_path: Path
+) -> None:
+    """It has no metrics of its own, and takes examples that are tokens."""
+    first, second = load_benchmark(base_config.data).tasks[:2]
+    tokenizer = AutoTokenizer.from_pretrained(backbone_folder)
+    once, encoder = base_config.override({"optim.epochs": 1}), Encoder(tokenizer, 256)
+    settings = {"output_dir": str(tmp_path), "max_steps": 8, "save_strategy": "no"}
+    trainer = Trainer(
+        AutoModelForCausalLM.from_pretrained(backbone_folder),
+        args=TrainingArguments(**settings, report_to=[], use_cpu=True, disable_tqdm=True),
+        train_dataset=encoded(second, once, encoder),
+        data_collator=DataCollatorForSeq2Seq(tokenizer),
+    )
+    Forever(memory=encoded(first, once, encoder), day_steps=3).attach(trainer)
+    trainer.train()
+    assert [event["replay/examples"] for event in events(trainer)][:1] == [48]
+    assert next(event["step"] for event in events(trainer)) == 3
 
 
 def encoded(task: Task, config: RunConfig, encoder: Encoder) -> Dataset:
@@ -263,8 +290,6 @@ def test_trainers_with_which_replay_cannot_work_are_refused(make: Any, changes: 
 
 
 def test_an_anchor_at_the_base_needs_an_adapter(make: Any, backbone_folder: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
     whole = make(model=AutoModelForCausalLM.from_pretrained(backbone_folder))
     with pytest.raises(InputError):
         Forever(anchor="base").attach(whole)

@@ -90,8 +90,13 @@ def test_killed_and_resumed(make: Any, old: Any, tmp_path: Path, accumulated: in
         assert digests(folder) == {whole}, name
 
 
-def test_two_ranks_killed_and_resumed(make: Any, old: Any, tmp_path: Path) -> None:
-    changes = {"per_device_train_batch_size": 2}
+@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
+def test_two_ranks_killed_and_resumed(make: Any, old: Any, tmp_path: Path, sharded: bool) -> None:
+    changes: dict[str, Any] = {"per_device_train_batch_size": 2}
+    if sharded:
+        layers = {"transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}
+        changes |= {"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 2, **layers}}
+        changes |= {"activation_checkpointing": False}
     live(make, old, tmp_path / "whole", None, 2, **changes)
     (whole,) = digests(tmp_path / "whole")  # both ranks hold the same weights
     live(make, old, tmp_path / "killed", KILLS["within it"], 2, **changes)

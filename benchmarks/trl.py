@@ -1,0 +1,131 @@
+"""The script of docs/trl.md: two tasks with TRL or a plain Trainer, before and after.
+
+    python -m benchmarks.trl --model HuggingFaceTB/SmolLM2-135M-Instruct
+    python -m benchmarks.trl --model FOLDER --trainer plain
+
+The tasks are two of `mini`: both are answered with yes or no, so only the instruction tells them
+apart. Each way to learn the second task starts from the same model, which has learned the first.
+"""
+
+import copy
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    Trainer,
+    TrainingArguments,
+)
+
+from forever.data.mini import mini_task
+from forever.hf import Forever, mix
+
+FIRST, SECOND = "advice", "opening"
+MEMORY = 20  # examples of the first task
+SETTINGS = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 20, "report_to": []}
+SETTINGS |= {
+    "num_train_epochs": 2,
+    "learning_rate": 1e-3,
+    "save_strategy": "no",
+    "disable_tqdm": True,
+    "bf16": False,
+}
+SETTINGS |= {
+    "activation_checkpointing": False,
+    "output_dir": "runs/trl",
+    "use_cpu": not torch.cuda.is_available(),
+}
+
+
+def rows(name: str) -> tuple[Dataset, Dataset]:
+    """The 120 training and 40 test examples of a task."""
+    train, test = (
+        Dataset.from_list(
+            [
+                {"prompt": f"{e.instruction}\n{e.input}\nAnswer:", "completion": f" {e.output}"}
+                for e in part
+            ]
+        )
+        for part in mini_task(name, train_rows=120, test_rows=40)
+    )
+    return train, test
+
+
+def sft(model: Any, tokenizer: Any, new: Dataset, held_out: Any, changes: dict[str, Any]) -> Any:
+    from trl import SFTConfig, SFTTrainer
+
+    args = SFTConfig(**{**SETTINGS, **changes})
+    return SFTTrainer(
+        model, args=args, train_dataset=new, eval_dataset=held_out, processing_class=tokenizer
+    )
+
+
+def plain(model: Any, tokenizer: Any, new: Dataset, held_out: Any, changes: dict[str, Any]) -> Any:
+    return Trainer(
+        model,
+        args=TrainingArguments(**{**SETTINGS, **changes}),
+        train_dataset=new,
+        eval_dataset=held_out,
+        data_collator=DataCollatorForSeq2Seq(tokenizer),
+    )
+
+
+def tokens(dataset: Dataset, tokenizer: Any) -> Dataset:
+    """Prepare examples as a plain Trainer takes them."""
+
+    def encode(row: dict[str, str]) -> dict[str, list[int]]:
+        asked = tokenizer(row["prompt"]).input_ids
+        answer = [*tokenizer(row["completion"]).input_ids, tokenizer.eos_token_id]
+        return {"input_ids": asked + answer, "labels": [-100] * len(asked) + answer}
+
+    return dataset.map(encode, remove_columns=dataset.column_names)
+
+
+def main(
+    model: Annotated[str, typer.Option(help="A hub name or a folder.")],
+    trainer: Annotated[str, typer.Option(help="sft or plain.")] = "sft",
+    to: Annotated[Path, typer.Option(help="The file that gets the numbers.")] = Path("trl.json"),
+) -> None:
+    """Learn the first task, then the second one without replay, with Forever and with `mix`."""
+    make = {"sft": sft, "plain": plain}[trainer]
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    data = [part for name in (FIRST, SECOND) for part in rows(name)]
+    if trainer == "plain":
+        data = [tokens(part, tokenizer) for part in data]
+    old, old_test, new, new_test = data
+    held_out = {"old": old_test, "new": new_test}
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, trust_remote_code=False)
+    lora = LoraConfig(
+        r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"
+    )
+    first = make(get_peft_model(base, lora), tokenizer, old, held_out, {})
+    results = {"before": first.evaluate()}
+    first.train()
+    results["after the first task"] = first.evaluate()
+    memory, learned = old.select(range(MEMORY)), copy.deepcopy(first.model)
+
+    def learn(name: str, forever: Forever, train: Dataset) -> int:
+        following = make(copy.deepcopy(learned), tokenizer, train, held_out, {})
+        forever.attach(following)
+        following.train()
+        results[name] = {**following.evaluate(), "replayed": forever.replayed}
+        to.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        return forever.replayed
+
+    learn("nothing replayed", Forever(), new)
+    dose = learn("Forever", Forever(memory), new)
+    # As many examples as Forever replayed, between those of the task.
+    learn("mix", Forever(), mix(new, memory, ratio=dose / (2 * len(new)), epochs=2))
+    learn("anchor at the start of the task", Forever(anchor="task"), new)
+
+
+if __name__ == "__main__":
+    typer.run(main)

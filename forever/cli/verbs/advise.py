@@ -1,0 +1,80 @@
+"""`forever advise`: how many old examples a new task needs."""
+
+from pathlib import Path
+
+from typer import Argument, Option
+
+from forever.cli.shown import show
+from forever.data.tasks import Example
+from forever.text import Page, PlainTable
+
+_LARGEST = 2**28  # bytes of a file
+
+
+def advise(
+    changes: list[str] | None = Argument(
+        None, metavar="[KEY=VALUE]...", help="Change the run that is planned: optim.lr=1e-4."
+    ),
+    old: Path = Option(..., "--old", help="Examples of what the model knows, as JSON lines."),
+    new: Path = Option(..., "--new", help="Examples of what it will learn."),
+    model: str = Option(..., "--model", help="The model that knows the old ones."),
+    device: str = Option("auto", "--device", help="cpu, cuda or cuda:1."),
+) -> None:
+    """How many old examples to mix into new ones, from four pilots that cost 1.5 runs.
+
+    Examples:
+        forever advise --old old.jsonl --new new.jsonl --model my/model
+        forever advise --old old.jsonl --new new.jsonl --model tiny --json
+    """
+    from forever.config.overrides import parse_assignments
+    from forever.config.run import RunConfig
+
+    config = RunConfig().override({"model.name": model, **parse_assignments(changes or [])})
+    known, coming = read(old, "old"), read(new, "new")
+    # Torch is loaded when the examples are known to be readable.
+    from forever.hf.advise import COSTS, KEEPS
+    from forever.hf.advise import advise as pilots
+    from forever.world import World, pick_device
+
+    advice = pilots(config, known, coming, World(device=pick_device(device)))
+    table = PlainTable("dose", "old examples", "old loss", "new loss", title="pilots")
+    for pilot in advice.pilots:
+        table.add_row(f"{pilot.dose:.0%}", pilot.replayed, str(pilot.old), str(pilot.new))
+    page = Page()
+    page.add("pilots", table)
+    page.note(dose=advice.dose, low=advice.low, high=advice.high, cost=round(advice.cost, 2))
+    page.say(_sentence(advice.dose, advice.low, advice.high, len(coming)))
+    page.say(
+        f"Enough is: the old loss within {KEEPS} nats of its start, the new one less than {COSTS} "
+        "above that without old data."
+    )
+    page.say(
+        f"Based on {advice.updates} updates of each pilot, {advice.share:.0%} of the run, and on "
+        f"{advice.held_out[0]} old and {advice.held_out[1]} new held-out examples; it cost "
+        f"{advice.cost:.2f} runs."
+    )
+    show(page)
+
+
+def read(path: Path, name: str) -> list[Example]:
+    """Read the rows of a file of JSON lines as examples."""
+    from forever.data.rows import ROW
+    from forever.reading import parse_json, read_text
+
+    examples: list[Example] = []
+    for number, line in enumerate(read_text(path, _LARGEST).split("\n"), start=1):
+        if line.strip():
+            examples.append(parse_json(line, ROW, path, number).example(f"{name}/{number}"))
+    return examples
+
+
+def _sentence(dose: float | None, low: float | None, high: float | None, new: int) -> str:
+    if dose == 0:
+        return "Nothing to advise: without old data nothing is lost."
+
+    def counted(dose: float | None) -> str:
+        return (
+            "more than was tried" if dose is None else f"{dose:.0%} ({round(dose * new)} examples)"
+        )
+
+    return f"Mix in {counted(dose)} an epoch; the interval is {counted(low)} to {counted(high)}."
