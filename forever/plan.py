@@ -26,6 +26,7 @@ from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Benchmark, Task
 from forever.evaluation.decoding import together
 from forever.launch.checks import PlannedRun
+from forever.launch.local import load_prompt
 from forever.launch.resources import Resources, divide
 from forever.methods.registry import build_method
 from forever.models.backbone import Backbone
@@ -106,7 +107,9 @@ def count_work(config: RunConfig, benchmark: Benchmark, encoder: Encoder | None 
     """
     method, counts = build_method(config.method), Counts()
     benchmark = benchmark.joint() if config.method.joint else benchmark
-    encoder = encoder or Encoder(FourCharacters(), config.model.max_length)
+    encoder = encoder or Encoder(
+        FourCharacters(), config.model.max_length, prompt=load_prompt(config)
+    )
     limit = config.evaluation.max_new_tokens
     # The method computes on a model without parameters and without adapters.
     learner = Learner(
@@ -270,15 +273,18 @@ def _count(runs: Sequence[PlannedRun]) -> tuple[dict[str, Counts], dict[tuple[st
     """Return what a run of each row computes, and the speed of the first finished run of a kind."""
     counts: dict[str, Counts] = {}
     speeds: dict[tuple[str, str], float] = {}
-    encoders: dict[int, Encoder] = {}  # by the longest example; each encodes an example once
+    encoders: dict[Any, Encoder] = {}  # by what they depend on; each encodes an example once
     stderr = Console(stderr=True)
     for run in track(
         runs, "planning", console=stderr, transient=True, disable=not stderr.is_terminal
     ):
         if run.label not in counts:  # the runs of a row differ in the seed alone
-            length = run.config.model.max_length
-            encoder = encoders.setdefault(length, Encoder(FourCharacters(), length))
-            counts[run.label] = count_work(run.config, run.benchmark, encoder)
+            data, model = run.config.data, run.config.model
+            key = model.max_length, model.name, data.prompt, data.supervise
+            if key not in encoders:
+                prompt = load_prompt(run.config)
+                encoders[key] = Encoder(FourCharacters(), model.max_length, prompt=prompt)
+            counts[run.label] = count_work(run.config, run.benchmark, encoders[key])
         if result := run.directory.finished():
             seconds = sum(result["seconds"].values())
             for note in result["notes"].values():

@@ -21,7 +21,7 @@ from torch import Tensor
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
-from forever.data.prompts import prompt
+from forever.data.prompts import ALPACA
 from forever.data.tasks import Benchmark, Example, Task
 from forever.launch.local import Placement, run_local
 from forever.methods.registry import METHODS, build_method
@@ -114,7 +114,7 @@ def save_backbone(folder: Path, benchmark: Benchmark, seed: int = 0) -> Path:
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
     texts = [
-        f"{prompt(e)}{e.output} {' '.join(WORDS)}"
+        f"{ALPACA.text(e)}{e.output} {' '.join(WORDS)}"
         for t in benchmark.tasks
         for e in (*t.train, *t.test)
     ]

@@ -8,13 +8,15 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from forever.config.parts import is_template
 from forever.config.run import RunConfig
-from forever.data.prompts import prompt
+from forever.data.prompts import ALPACA, PLAIN, without_clock
 from forever.data.tasks import Example
 from forever.errors import InputError, one_line
 from forever.evaluation.metrics import PerformanceMatrix
@@ -69,10 +71,14 @@ def export_run(folder: Path, to: Path, merged: bool = False) -> list[str]:
                 settings["base_model_name_or_path"] = name
                 text = json.dumps(settings, indent=2) + "\n"
                 (temporary / location.ADAPTER[0]).write_text(text, encoding="utf-8")
-            card = _card(run, result, config, (name, options), merged)
+            template = _template(config)
+            card = _card(run, result, config, (name, options), merged, template is not None)
             (temporary / "README.md").write_text(card, encoding="utf-8")
             if merged:
                 merge(source, temporary / "merged", config.model.name)
+            for folder in (temporary, temporary / "merged"):
+                if template is not None and folder.is_dir():
+                    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
             if to.is_dir():
                 to.rmdir()  # it is empty
             temporary.rename(to)
@@ -93,6 +99,19 @@ def _base(config: RunConfig) -> tuple[str, str]:
         folder = str(path.parent)
         return folder, f"{json.dumps(folder)}, gguf_file={json.dumps(path.name)}"
     return str(path), json.dumps(str(path))
+
+
+def _template(config: RunConfig) -> str | None:
+    """The chat template of a run if it is another one than its tokenizer has."""
+    if is_template(config.data.prompt):
+        return without_clock(config.data.prompt)
+    if config.data.prompt == "chat":
+        from forever.models.loading import load_tokenizer  # with torch
+
+        with suppress(InputError):  # the model is no longer here
+            own = load_tokenizer(config.model.name).get_chat_template()
+            return without_clock(own) if without_clock(own) != own else None
+    return None
 
 
 def merge(adapter: Path, folder: Path, name: str) -> None:
@@ -151,6 +170,7 @@ def _card(
     config: RunConfig,
     base: tuple[str, str],
     merged: bool,
+    has_template: bool,
 ) -> str:
     """The text of README.md: what was trained on which data, how well, and how to load it."""
     name, arguments = base
@@ -166,6 +186,7 @@ def _card(
     versions = [f"{name} {version}" for name, version in made["packages"].items() if version]
     hardware = ", ".join(made.get("gpus", [])) or made.get("cpu") or "an unknown processor"
     settings = _settings(config)
+    prompt = {"alpaca": ALPACA, "none": PLAIN}.get(config.data.prompt)
     card = ModelCard.from_template(
         header,
         template_path=str(_TEMPLATE),
@@ -180,8 +201,11 @@ def _card(
         joint=config.method.joint,
         result=result,
         arguments=arguments,
-        prompt=prompt(Example("", "{instruction}", "{input}", "")),
-        prompt_without_input=prompt(Example("", "{instruction}", "", "")),
+        is_chat=prompt is None,
+        has_template=has_template,
+        prompt=prompt and prompt.text(Example("", "{instruction}", "{input}", "")),
+        prompt_without_input=prompt and prompt.text(Example("", "{instruction}", "", "")),
+        limit=config.evaluation.max_new_tokens,
         scores=_scores(run, result),
         why_no_bwt=run.why_no_bwt(),
         made=f"revision {made.get('revision')}, on {hardware}; {', '.join(versions)}",

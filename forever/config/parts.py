@@ -19,8 +19,17 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from forever.errors import InputError, shown
+from forever.errors import InputError, shown, unknown
+from forever.reading import path_of, read_text
 from forever.scores import known_metric
+
+PROMPTS = ("alpaca", "chat", "none")
+_LARGEST_TEMPLATE = 2**17  # bytes
+
+
+def is_template(prompt: str) -> bool:
+    """Return whether a prompt is the text of a template, not the name of one."""
+    return "{{" in prompt or "{%" in prompt
 
 
 def _no_truth(value: Any) -> Any:
@@ -211,6 +220,11 @@ class DataConfig(Part):
     """Metric by task: exact_match, rouge_l, token_f1, edit_similarity, numeric, choice,
     label_likelihood, text_likelihood, or `module:function` of your own. Otherwise it is exact match
     if the answers look like labels, else ROUGE-L."""
+    prompt: str = "alpaca"
+    """How an example is shown: alpaca; chat, by the template of the model's tokenizer; none, as it
+    is; or FILE.jinja, a chat template, whose text stands here from then on."""
+    supervise: Literal["last", "all"] = "last"
+    """Which of the assistant's turns in a conversation are learned; the last one is scored."""
 
     @field_validator("benchmark")
     @classmethod
@@ -219,6 +233,27 @@ class DataConfig(Part):
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise InputError(f"{shown(value)} is not a folder in data.root; give the name of one")
         return value
+
+    @field_validator("prompt")
+    @classmethod
+    def _template_of_file(cls, value: str) -> str:
+        if value in PROMPTS or is_template(value):
+            return value
+        if not value.endswith(".jinja"):
+            raise unknown("prompt", value, [*PROMPTS, "FILE.jinja"])
+        text = read_text(path_of(value, "data.prompt"), _LARGEST_TEMPLATE)
+        if not is_template(text):
+            raise InputError(f"{value} is no chat template: it has no {{{{ }}}} and no {{% %}}")
+        return text
+
+    @model_validator(mode="after")
+    def _turns_to_supervise(self) -> "DataConfig":
+        if self.supervise == "all" and self.prompt in ("alpaca", "none"):
+            raise InputError(
+                f"supervise=all needs a conversation, and prompt={self.prompt} shows none; set "
+                "prompt=chat or leave supervise out"
+            )
+        return self
 
     @field_validator("order")
     @classmethod

@@ -14,7 +14,7 @@ from forever.config.methods import AnyMethodConfig, config_class, has_method
 from forever.config.methods.ours import ForeverConfig
 from forever.config.orders import default_order
 from forever.config.overrides import dotted_keys, explain, flatten
-from forever.config.parts import RunParts
+from forever.config.parts import RunParts, is_template
 from forever.errors import InputError, shown, unknown
 from forever.storage.address import from_anywhere
 from forever.text import holds_secret, without_credentials
@@ -59,7 +59,7 @@ class RunConfig(RunParts):
             values["method"] = {}
         if changes.get("data.benchmark", self.data.benchmark) != self.data.benchmark:
             # Order, numbers of examples and metrics belonged to the other benchmark.
-            values["data"] = {"root": self.data.root}
+            values["data"] = self.data.model_dump(include={"root", "prompt", "supervise"})
         for key, value in changes.items():
             *parents, last = key.split(".")
             place: Any = values
@@ -82,6 +82,13 @@ class RunConfig(RunParts):
         if self.model.init is None:
             del values["model"]["init"]
         del values["model"]["gradient_checkpointing"]  # it changes no bit
+        if self.data.prompt == "alpaca":
+            del values["data"]["prompt"]
+        elif is_template(self.data.prompt):
+            digest = hashlib.sha256(self.data.prompt.encode()).hexdigest()[:12]
+            values["data"]["prompt"] = f"template {digest}"
+        if self.data.supervise == "last":
+            del values["data"]["supervise"]
         if not self.optim.nonfinite_skips:
             del values["optim"]["nonfinite_skips"]
         values["budget"] = self.budget.model_dump(exclude_none=True)

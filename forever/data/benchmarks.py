@@ -3,13 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from forever.config.orders import LONG_TASKS, ORDERS
 from forever.config.parts import DataConfig
 from forever.data.hub import read_dataset
 from forever.data.mini import TASKS, mini_task
+from forever.data.prompts import Prompt
 from forever.data.sources import DATA_SEED, TaskFiles, find_tasks, limited
-from forever.data.tasks import Benchmark, Splits, Task
+from forever.data.tasks import Benchmark, Example, Splits, Task
 from forever.errors import InputError, unknown
 from forever.reading import is_folder, path_of
 from forever.scores import LABEL_LIKELIHOOD, TRACE, score, with_digest
@@ -17,6 +19,7 @@ from forever.seeding import permutation
 from forever.storage.address import is_address, local_folder
 from forever.storage.remote import fetch
 
+Questions = Callable[[Example], list[Any]]
 # Standard CL is four of the fifteen tasks of Long Sequence and shares its folder.
 FOLDERS = {
     "standard": ("long_sequence",),
@@ -37,6 +40,7 @@ class Source:
     place: str
     names: Sequence[str]
     splits: Callable[[str], Splits]
+    prompt: Prompt | None = None  # how examples are shown, if that is known
 
     def order(self) -> Sequence[str]:
         """The names of the configuration's order.
@@ -71,25 +75,39 @@ class Source:
         config = self.config
         if name not in self.names:
             raise unknown(f"task in {self.place}", name, self.names)
-        task = _held_out(_task(config, name, self.splits(name)), config.validation)
+        train, test = self.splits(name)
+        if self.prompt:
+            train = tuple(part for example in train for part in self.prompt.examples(example))
+            test = tuple(self.prompt.answered(example)[-1] for example in test)
+        task = _task(config, name, (train, test), self._questions)
+        task = _held_out(task, config.validation, self._questions)
         train = limited(task.train, config.train_rows, "train", name)
         test = limited(task.test, config.test_rows, "test", name)
         return replace(task, train=train, test=test)
 
+    def _questions(self, example: Example) -> list[Any]:
+        """What a training example teaches the answers to; a test example's question is the last."""
+        if self.prompt is None:
+            return [example.question]
+        return [self.prompt.question(each) for each in self.prompt.answered(example)]
 
-def load_benchmark(config: DataConfig) -> Benchmark:
+
+def load_benchmark(config: DataConfig, prompt: Prompt | None = None) -> Benchmark:
     """Read and check the benchmark that a configuration names.
+
+    Args:
+        prompt: how examples are shown; without it a conversation is not checked against that.
 
     Raises:
         InputError: unknown benchmark or order, or what is wrong with a task of it.
     """
-    source = find_source(config)
+    source = find_source(config, prompt)
     tasks = [source.task(name) for name in source.order()]
     order = config.order if isinstance(config.order, str) else "-".join(config.order)
     return Benchmark.sequence(config.benchmark, order, tasks)
 
 
-def find_source(config: DataConfig) -> Source:
+def find_source(config: DataConfig, prompt: Prompt | None = None) -> Source:
     """Find the tasks of a benchmark, without reading them; InputError if there are none."""
     root = _root(config)
     if config.datasets:
@@ -99,10 +117,13 @@ def find_source(config: DataConfig) -> Source:
                 "data.benchmark another name"
             )
         sets = config.datasets
-        place = "data.datasets"
-        return Source(config, place, list(sets), lambda name: read_dataset(name, sets[name], root))
+
+        def read(name: str) -> Splits:
+            return read_dataset(name, sets[name], root)
+
+        return Source(config, "data.datasets", list(sets), read, prompt)
     if config.benchmark == "mini":
-        return Source(config, "benchmark mini", list(TASKS), mini_task)
+        return Source(config, "benchmark mini", list(TASKS), mini_task, prompt)
     folders = FOLDERS.get(config.benchmark, (config.benchmark,))
     if root is None:
         raise InputError(
@@ -122,7 +143,7 @@ def find_source(config: DataConfig) -> Source:
             )
         tasks |= find_tasks(folder)
     place = " or ".join(map(str, homes))
-    return Source(config, place, sorted(tasks), lambda name: tasks[name].splits())
+    return Source(config, place, sorted(tasks), lambda name: tasks[name].splits(), prompt)
 
 
 def _root(config: DataConfig) -> Path | None:
@@ -141,14 +162,14 @@ def _root(config: DataConfig) -> Path | None:
     return root
 
 
-def _task(config: DataConfig, name: str, splits: Splits) -> Task:
+def _task(config: DataConfig, name: str, splits: Splits, questions: Questions) -> Task:
     """Check a task's splits and find its labels and its metric."""
     train, test = splits
-    trained = {example.question: example.id for example in train}
+    trained = {question: example.id for example in train for question in questions(example)}
     known = any(name in order for order in ORDERS.get(config.benchmark, {}).values())
     does_it = " (`forever data prepare` does)" if known else ""
     for example in test:
-        twin = trained.get(example.question)
+        twin = trained.get(questions(example)[-1])
         if twin is not None:
             raise InputError(
                 f"task {name}: test row {example.id} repeats train row {twin} (both counted from "
@@ -178,7 +199,7 @@ def _task(config: DataConfig, name: str, splits: Splits) -> Task:
     return Task(name, train, test, metric, labels)
 
 
-def _held_out(task: Task, share: float | None) -> Task:
+def _held_out(task: Task, share: float | None, questions: Questions) -> Task:
     """Put a share of the training examples, the same in every run, for the test examples.
 
     Training examples that ask what one of those asks are left out.
@@ -193,8 +214,8 @@ def _held_out(task: Task, share: float | None) -> Task:
         )
     held = set(permutation(len(task.train), DATA_SEED, "validation", task.name)[:count])
     test = tuple(example for i, example in enumerate(task.train) if i in held)
-    held_questions = {example.question for example in test}
-    train = tuple(example for example in task.train if example.question not in held_questions)
+    held_questions = {question for example in test for question in questions(example)}
+    train = tuple(each for each in task.train if held_questions.isdisjoint(questions(each)))
     if not train:
         raise InputError(
             f"data.validation={share}: all training rows of task {task.name} ask what those ask "

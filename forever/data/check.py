@@ -11,7 +11,7 @@ from forever.config.parts import DataConfig
 from forever.config.run import RunConfig
 from forever.data.benchmarks import FOLDERS, find_source
 from forever.data.encoding import Encoder
-from forever.data.prompts import prompt
+from forever.data.prompts import ALPACA, Chat, Prompt
 from forever.data.sources import find_tasks
 from forever.data.tasks import Example, Task
 from forever.errors import InputError, unknown
@@ -19,6 +19,7 @@ from forever.reading import is_folder
 from forever.text import Cell, PlainTable, shortened
 
 _MOST_LABELS, _LONGEST_LABEL = 4, 24  # of a task's answers that are shown
+_MOST_CUT = 3  # examples that are named
 
 
 @dataclass
@@ -36,6 +37,11 @@ class Checked:
             return [(f"{benchmark}/{task.name}", task) for benchmark, task in self.tasks]
         return [(task.name, task) for _, task in self.tasks]
 
+    @property
+    def has_conversations(self) -> bool:
+        """Whether any example has turns."""
+        return any(example.turns for _, task in self.tasks for example in task.train)
+
     @contextmanager
     def noting(self) -> Iterator[None]:
         """Note an InputError as a problem, and continue after the block."""
@@ -45,11 +51,14 @@ class Checked:
             self.problems.append(str(error))
 
 
-def read_tasks(place: Path | RunConfig, only: Collection[str] = ()) -> Checked:
+def read_tasks(
+    place: Path | RunConfig, only: Collection[str] = (), prompt: Prompt | None = None
+) -> Checked:
     """Read the tasks of a folder of benchmarks, or of a run's one benchmark.
 
     Args:
         only: names of tasks; without any, all are read.
+        prompt: how a run shows its examples, if that is known.
 
     Raises:
         InputError: there is nothing to read.
@@ -62,7 +71,7 @@ def read_tasks(place: Path | RunConfig, only: Collection[str] = ()) -> Checked:
     names: set[str] = set()
     for config in configs:
         with checked.noting():
-            source = find_source(config)
+            source = find_source(config, prompt)
             for name in source.order():
                 names.add(name)
                 if not only or name in only:
@@ -121,7 +130,7 @@ def tasks_table(checked: Checked) -> PlainTable:
 
 
 def _question(example: Example) -> str:
-    return " ".join(f"{example.instruction} \0 {example.input}".lower().split())
+    return " ".join(" \0 ".join(example.question).lower().split())
 
 
 def balance_table(checked: Checked) -> PlainTable:
@@ -155,29 +164,40 @@ def lengths_table(checked: Checked, encoder: Encoder | None, config: RunConfig) 
     unit = "words" if encoder is None else f"tokens of {config.model.name}"
     numbers = ("prompt, median", "longest", "answer, longest", "cut in training", "in test")
     table = _table(f"lengths in {unit}", *numbers)
+    cut: list[str] = []
     for name, task in checked.named:
         with checked.noting():
             examples = (*task.train, *task.test)
             cuts = [Cell(None, "-"), Cell(None, "-")]
             if encoder is None:
-                prompts = [len(prompt(example).split()) for example in examples]
+                prompts = [_words(example) for example in examples]
                 answers = [len(example.output.split()) for example in examples]
             else:
                 encoder.encode_all(task, config.evaluation.max_new_tokens)
-                prompts = [encoder.count(prompt(example)) for example in examples]
+                prompts = [encoder.count(encoder.prompt.text(example)) for example in examples]
                 answers = [encoder.answer_length(example) for example in examples]
                 # A test prompt has no answer to leave room for.
-                tests = sum(encoder.encode_prompt(example).truncated for example in task.test)
-                cuts = [_warning(encoder.truncated(task.train)), _warning(tests)]
+                tests = [each.id for each in task.test if encoder.encode_prompt(each).truncated]
+                trained = [each.id for each in task.train if encoder.encode(each).truncated]
+                cuts, cut = [_warning(len(trained)), _warning(len(tests))], cut + trained + tests
             middle = median(prompts)
             lengths = (Cell(middle, f"{middle:.0f}"), max(prompts), max(answers))
             table.add_row(name, *lengths, *cuts)
     if encoder is not None:
+        rule = "prompts whose input loses its middle"
+        if isinstance(encoder.prompt, Chat):
+            rule = "conversations that lose their oldest turns, or the last its middle"
+        names = f" ({', '.join(cut[:_MOST_CUT])}{', ...' * (len(cut) > _MOST_CUT)})" if cut else ""
         table.caption = (
-            "Cut: prompts whose input loses its middle, to stay with their answer within "
+            f"Cut: {rule}{names}, to stay with their answer within "
             f"model.max_length={config.model.max_length}."
         )
     return table
+
+
+def _words(example: Example) -> int:
+    turns = (turn.content for turn in example.turns)
+    return len((" ".join(turns) or ALPACA.text(example)).split())
 
 
 def _table(title: str, *numbers: str) -> PlainTable:

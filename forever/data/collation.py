@@ -175,8 +175,9 @@ def _collated(
     predicts: list[int] = []
     targets: list[int] = []
     for example, path in zip(examples, paths, strict=True):
-        predicts += path[len(example.prompt) - 1 : -1]
-        targets += example.answer
+        before = len(example.prompt) - 1
+        predicts += [path[before + i] for i in example.learned]
+        targets += [example.answer[i] for i in example.learned]
     places = _integers(list(chain.from_iterable(paths)))
     counts = torch.bincount(places, minlength=owners.numel())
     for name, value in inputs.items():

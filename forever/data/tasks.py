@@ -11,6 +11,7 @@ class Message:
 
     role: str
     content: str
+    supervised: bool = True  # whether `data.supervise=all` has a model learn to say it
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,13 @@ class Example:
         if self.turns:
             return tuple(f"{turn.role}\0{turn.content.strip()}" for turn in self.turns)
         return self.instruction.strip(), self.input.strip()
+
+    @property
+    def opening(self) -> str:
+        """What other examples of the task mostly begin with, too."""
+        if self.turns and self.turns[0].role == "system":
+            return self.turns[0].content
+        return self.instruction
 
     @property
     def shown(self) -> str:

@@ -42,17 +42,19 @@ def decode(
     """
     prompts = list(map(encoder.encode_prompt, examples))
     if not packed or backbone.unpackable:
-        return _generate(backbone, prompts, [max_new_tokens] * len(prompts), gate)
+        texts = _generate(backbone, prompts, [max_new_tokens] * len(prompts), gate)
+        return list(map(encoder.prompt.said, texts))
 
     def text(tokens: Sequence[int]) -> str:
-        return backbone.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+        written = backbone.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+        return encoder.prompt.said(written)
 
     def ended(number: int, tokens: list[int]) -> bool:
         check = over[number] if over else None
         return check is not None and check(text(tokens))
 
-    instructions = [example.instruction for example in examples]
-    answers = greedy.answer(backbone, prompts, instructions, max_new_tokens, gate, ended)
+    openings = [example.opening for example in examples]
+    answers = greedy.answer(backbone, prompts, openings, max_new_tokens, gate, ended)
     return list(map(text, answers))
 
 

@@ -40,7 +40,7 @@ Over = Callable[[int, list[int]], bool]
 def answer(
     backbone: Backbone,
     prompts: Sequence[Encoded],
-    instructions: Sequence[str],
+    openings: Sequence[str],
     limit: int,
     gate: Gate | None,
     over: Over,
@@ -48,12 +48,12 @@ def answer(
     """Answer each prompt with the likeliest tokens, up to its end or to `limit` tokens.
 
     Args:
-        instructions: what each prompt begins with; only those of one instruction share anything.
+        openings: what each prompt begins with; only those of one opening share anything.
     """
     backbone.model.eval()
     if not prompts:  # a rank may have none, of which no gate could be computed
         return []
-    plan = _plan(prompts, instructions, limit, gate)
+    plan = _plan(prompts, openings, limit, gate)
     usual = min(len(prompts), max(1, TOKENS_AT_ONCE // plan.width))
 
     def answers(most: int) -> list[list[int]]:
@@ -78,10 +78,10 @@ class _Plan:
 
 
 def _plan(
-    prompts: Sequence[Encoded], instructions: Sequence[str], limit: int, gate: Gate | None
+    prompts: Sequence[Encoded], openings: Sequence[str], limit: int, gate: Gate | None
 ) -> _Plan:
     weights = gate(prompts) if gate else None
-    kinds = kinds_of(instructions, weights)
+    kinds = kinds_of(openings, weights)
     order = [i for i, _ in shared_beginnings(prompts, kinds)]
     shared = _shared_by_kind([(kinds[i], prompts[i].prompt) for i in order])
     starts = [shared[kind] for kind in kinds]

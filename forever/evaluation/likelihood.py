@@ -33,7 +33,7 @@ def score_by_likelihood(
     if task.metric != LABEL_LIKELIHOOD:
         encoded = [encoder.encode(example) for example in examples]
         sums = log_probabilities(backbone, encoded, gate, packed)
-        lengths = [len(each.answer) for each in encoded]
+        lengths = [len(each.learned) for each in encoded]
         return [("", exp(sum_ / n)) for sum_, n in zip(sums, lengths, strict=True)]
 
     labels = labels_of(task)
@@ -65,7 +65,7 @@ def log_probabilities(
             pulse()
             logits, targets = answer_logits(backbone, group, gate and gate(group), packed)
             of_tokens = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0].double()
-            parts = of_tokens.split([len(example.answer) for example in group])
+            parts = of_tokens.split([len(example.learned) for example in group])
             sums += [float(part.sum()) for part in parts]
         return sums
 

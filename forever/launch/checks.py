@@ -11,7 +11,7 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.launch.local import check_models, check_unchanged
+from forever.launch.local import check_models, check_unchanged, load_prompt
 from forever.models import location
 from forever.runs.directory import RunDirectory
 from forever.sweeps.files import SweepFile, sweep_or_none
@@ -45,9 +45,12 @@ def read_data(trials: Iterable[Trial]) -> dict[str, Benchmark | InputError]:
     data: dict[str, Benchmark | InputError] = {}
     for trial in trials:
         settings = trial.config.data.model_dump_json()
+        if trial.config.data.prompt == "chat":
+            settings += trial.config.model.name
         if settings not in known:
             try:
-                known[settings] = load_benchmark(trial.config.data)
+                prompt = load_prompt(trial.config)
+                known[settings] = load_benchmark(trial.config.data, prompt)
             except InputError as error:
                 known[settings] = error
         data[trial.key] = known[settings]
@@ -110,7 +113,7 @@ def refused(
             location.check(trial.config.model.name)
             if isinstance(benchmark, InputError):
                 raise benchmark
-            check_models(trial.config, len(benchmark.tasks))
+            check_models(trial.config, benchmark)
         except InputError as error:
             problems[trial.key] = str(error)
     if trials and len(problems) == len(trials) and not others:

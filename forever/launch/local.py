@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
+from forever.data.prompts import Prompt, make_prompt
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.files import make_folder, writing
@@ -82,16 +83,36 @@ def prepare(config: RunConfig, path: Path, resume: bool = False) -> Prepared:
     directory.check(config, resume)
     if directory.result.is_file():
         directory.verify()
-    benchmark = load_benchmark(config.data)
+    benchmark = load_benchmark(config.data, load_prompt(config))
     check_unchanged(directory, config, benchmark)
-    check_models(config, len(benchmark.tasks))
+    check_models(config, benchmark)
     return Prepared(config, directory, benchmark, resume)
 
 
-def check_models(config: RunConfig, tasks: int) -> None:
-    """Refuse a budget for another number of tasks, an adapter that PEFT does not know or that a run
-    cannot begin from, an unfit encoder, or a model that is too narrow for the method."""
+def load_prompt(config: RunConfig) -> Prompt:
+    """Return how a run shows its examples; a chat template needs the tokenizer of its model."""
+    tokenizer = None
+    if config.data.prompt not in ("alpaca", "none"):
+        from forever.models.loading import load_tokenizer  # with torch, which takes seconds
+
+        tokenizer = load_tokenizer(config.model.name)
+    return make_prompt(config.data, tokenizer)
+
+
+def check_models(config: RunConfig, benchmark: Benchmark) -> None:
+    """Refuse a budget for another number of tasks, a method that cannot read the examples, an
+    adapter that PEFT does not know or that a run cannot begin from, an unfit encoder, or a model
+    that is too narrow for the method."""
+    tasks = len(benchmark.tasks)
     config.budget.check(tasks)
+    for task in benchmark.tasks:
+        if config.method.needs_inputs and any(example.turns for example in task.train):
+            raise InputError(
+                f"method {config.method.name} makes up inputs for an instruction, and task "
+                f"{task.name} has conversations; give it instruction, input and output, or take "
+                "another method",
+                key="method.name",
+            )
     if config.model.adapter or config.model.init is not None:
         from forever.models.adapter import begun, describe  # with PEFT and torch: seconds
 

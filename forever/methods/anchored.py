@@ -135,7 +135,7 @@ class Anchored(Method[C]):
         for group, example in zip(groups, step.batch.examples, strict=True):
             if step.pull and example.id not in learner.own:
                 self.held[id(group)] = example
-                self.positions += len(group[0].answer)
+                self.positions += len(group[0].learned)
         return groups
 
     def begin_passes(self, learner: Learner) -> None:
@@ -143,7 +143,7 @@ class Anchored(Method[C]):
         if not self.pull or self.known:
             return
         for stage, examples in enumerate(learner.memory.kept.values()):
-            lengths = [len(learner.encoder.encode(example).answer) for example in examples]
+            lengths = [len(learner.encoder.encode(example).learned) for example in examples]
             if self.regularizer.name == "logits":
                 if f"{stage}/values" not in self.constants:
                     raise InputError(
@@ -191,7 +191,7 @@ class Anchored(Method[C]):
         if not self.held:
             return forward.cross_entropy
         distance = forward.logits.new_zeros(())
-        logits = forward.logits.split([len(group[0].answer) for group in forward.groups])
+        logits = forward.logits.split([len(group[0].learned) for group in forward.groups])
         for group, z in zip(forward.groups, logits, strict=True):
             if id(group) in self.held:
                 distance = distance + self.distance(z, self.known[self.held[id(group)]])

@@ -17,7 +17,6 @@ Not followed:
 Ours: copies of training inputs and duplicates are dropped, and the backbone is the default encoder.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -45,6 +44,7 @@ from forever.training.steps import Step, Steps
 _SUFFIX = "\nAnswer:"
 # Candidates for each example that is kept. Few pairs are drawn again until there are enough.
 _CANDIDATES = 5
+_FIELDS = ("id", "instruction", "input", "output")  # of a written example
 _TRIES = 60
 
 
@@ -252,8 +252,9 @@ class Ssr(Method[SsrConfig]):
         written = candidates(learner, task, self.config)
         learner.examples["written"] += len(written)
         chosen = select(learner, task, written, self.config)
+        rows = [{name: getattr(example, name) for name in _FIELDS} for example in chosen]
         # The leader decides, because floats of ranks are only nearly equal.
-        examples = learner.world.gather([dataclasses.asdict(example) for example in chosen])[0]
+        examples = learner.world.gather(rows)[0]
         self.state.setdefault("rows", {})[task.name] = examples
         if not examples and learner.world.leads:
             problem = f"no example that the model wrote for {task.name} can be used"

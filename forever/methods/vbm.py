@@ -93,7 +93,7 @@ class Vbm(ScheduledReplay[VbmConfig]):
         if views == 1 or not self.config.consistency:
             return forward.cross_entropy
         log_p = forward.logits.log_softmax(-1)  # [n, V]
-        lengths = [len(view.answer) for group in forward.groups for view in group]
+        lengths = [len(view.learned) for group in forward.groups for view in group]
         parts = iter(log_p.split(lengths))
         divergence = log_p.new_zeros(())
         for _ in forward.groups:

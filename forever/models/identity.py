@@ -22,8 +22,8 @@ def changed(there: Mapping[str, str], config: RunConfig) -> list[str]:
 
 
 def of_others(config: RunConfig) -> dict[str, str]:
-    """Return the digests of what a run reads beside the model: the adapter that it begins from and
-    the models of its method, as far as this machine has them."""
+    """Return the digests of what a run reads beside the model: the adapter that it begins from, a
+    chat template and the models of its method, as far as this machine has them."""
     read: dict[str, str] = {}
     if config.model.init and (path := find_adapter(config.model.init)):
         read["init"] = _digest(path / name for name in ADAPTER)
@@ -31,6 +31,8 @@ def of_others(config: RunConfig) -> dict[str, str]:
         if path := find(name):
             digested = digests(path, f"method.{field}")
             read |= {f"{field} {part}": digest for part, digest in digested.items()}
+    if config.data.prompt == "chat" and (path := find(config.model.name)):
+        read["chat template"] = _digest([path / "chat_template.jinja"])  # or in the tokenizer's
     return read
 
 

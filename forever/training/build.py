@@ -6,6 +6,7 @@ import torch
 
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoder
+from forever.data.prompts import make_prompt
 from forever.models.adapter import begun
 from forever.models.backbone import load, recompute_layers
 from forever.models.device import compute_repeatably
@@ -54,7 +55,13 @@ def build_learner(
         config=config,
         memory=Memory(config.memory.fraction, config.optim.batch_size, config.seed),
         backbone=backbone,
-        encoder=Encoder(backbone.tokenizer, config.model.max_length, limits_of(backbone.model)),
+        encoder=Encoder(
+            backbone.tokenizer,
+            config.model.max_length,
+            limits_of(backbone.model),
+            make_prompt(config.data, backbone.tokenizer),
+            ends=backbone.model.generation_config.eos_token_id,
+        ),
         parameters=FlatParameters(trained),
         world=world,
         micro_batch=micro_batch,

@@ -62,7 +62,7 @@ def _squares(
         gradients = gradients_apart(learner, batch)
         return None if gradients is None else gradients.square_().sum(0), len(batch)
     grad.zero_()
-    (cross_entropy(learner, batch[:1]) / len(batch[0].answer)).backward()
+    (cross_entropy(learner, batch[:1]) / len(batch[0].learned)).backward()
     return grad.square_(), 1
 
 
@@ -96,7 +96,7 @@ def gradients_apart(learner: Learner, examples: Sequence[Encoded]) -> Tensor | N
     if not all_tokens or sorted(name for name, *_ in calls) != sorted(weights):
         return None
 
-    shares = [1 / len(example.answer) for example in examples for _ in example.answer]
+    shares = [1 / len(example.learned) for example in examples for _ in example.learned]
     losses = F.cross_entropy(logits, targets, reduction="none")
     loss = losses @ torch.tensor(shares, device=losses.device)
     upstream = torch.autograd.grad(loss, [y for *_, y in calls], materialize_grads=True)

@@ -122,7 +122,7 @@ def _passes(
     learner.parameters.grad.zero_()
     method.begin_passes(learner)
 
-    supervised = sum(len(encoded.answer) for encoded in _flat(groups))
+    supervised = sum(len(encoded.learned) for encoded in _flat(groups))
     sums = torch.zeros(2, dtype=torch.float64, device=world.device)
     for micro in _micro_batches(world.share(groups), size):
         views = [number for group in micro for number in range(len(group))]
@@ -153,7 +153,7 @@ def probe(learner: Learner, action: Probe) -> StepRecord:
     """The loss of a batch with dropout off, and how far the model has gone; nothing changes."""
     world, parameters, anchor = learner.world, learner.parameters, action.anchor
     groups = [(learner.encoder.encode(example),) for example in action.batch.examples]
-    supervised = sum(len(example.answer) for example in _flat(groups))
+    supervised = sum(len(example.learned) for example in _flat(groups))
     learner.backbone.model.eval()
 
     def passes(size: int) -> Tensor:

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from commands import Call
-from helpers import execute, flip, write_gguf
+from helpers import execute, flip, save_backbone, write_gguf
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -198,3 +198,59 @@ def test_what_cannot_be_exported_is_refused(
         assert (code, error.count("\n")) == (2, 1)
         assert str(to if to != out else source) in error
     assert not out.exists()
+
+
+# ---- a chat model
+
+TEMPLATE = (
+    "{% if strftime_now is defined %}{{ strftime_now('%Y') }} {% endif %}{% for m in messages %}"
+    "{{ m.role }} : {{ m.content }} <eos> {% endfor %}"
+    "{% if add_generation_prompt %}assistant : {% endif %}"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [True, False])
+def test_a_chat_model_answers_in_transformers_what_the_run_says_that_it_answered(
+    own: bool, small_config: RunConfig, benchmark_of_three: Benchmark, tmp_path: Path, call: Call
+) -> None:
+    """By the lines of its card, through the template of its tokenizer, or one of our own."""
+    model = save_backbone(tmp_path / "model", benchmark_of_three)
+    (model / "mine.jinja").write_text(TEMPLATE, "utf-8")
+    if not own:
+        (model / "chat_template.jinja").write_text(TEMPLATE.replace("%Y", "%d %Y"), "utf-8")
+    talks: list[list[dict[str, str]]] = []
+    for task in benchmark_of_three.tasks[:2]:
+        for split, rows in (("train", task.train), ("test", task.test)):
+            file = tmp_path / "talks" / task.name / f"{split}.jsonl"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("w", encoding="utf-8") as lines:
+                for row in rows:
+                    asked = [("system", row.instruction), ("user", row.input)]
+                    said = [{"role": role, "content": text} for role, text in asked]
+                    answer = {"role": "assistant", "content": row.output}
+                    lines.write(json.dumps({"messages": [*said, answer]}) + "\n")
+                    talks += [said] if split == "test" else []
+    order = [task.name for task in benchmark_of_three.tasks[:2]]
+    changes = {
+        "model.name": str(model),
+        "data.benchmark": "talks",
+        "data.root": str(tmp_path),
+        "data.prompt": str(model / "mine.jinja") if own else "chat",
+        "data.supervise": "all",
+        "optim.epochs": 6,
+    }
+    changes |= {"data.order": order, "data.train_rows": None, "data.test_rows": None}
+    execute(small_config.override(changes), tmp_path / "run")
+    answers: list[str] = []
+    for file in sorted((tmp_path / "run" / "predictions" / "2").glob("*.jsonl")):
+        answers += [json.loads(line)["prediction"] for line in file.read_text().splitlines()]
+    assert len(set(answers)) > 1
+    assert call("export", str(tmp_path / "run"), "--to", str(tmp_path / "out"))[0] == 0
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    load, ask = snippet(card), snippet(card, 1)
+    head, question = ask[: ask.index("messages =")], ask[ask.index("prompt =") :]
+    question = question.replace("print(", "answers.append(").replace("\n", "\n    ")
+    code = f"{load}{head}answers = []\nfor messages in {talks!r}:\n    {question}"
+    code += "\nimport json\nprint(json.dumps([answer.strip() for answer in answers]))"
+    assert json.loads(ran(code, tmp_path / "out")) == answers

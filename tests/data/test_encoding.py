@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from forever.data.collation import pad
 from forever.data.encoding import Encoded, Encoder, Limits
-from forever.data.prompts import prompt, prompt_parts
+from forever.data.prompts import ALPACA
 from forever.data.tasks import Benchmark, Example, Task
 from forever.errors import InputError
 from forever.models.location import TINY
@@ -38,17 +38,17 @@ def ids_of(tokenizer: Any, text: str) -> tuple[int, ...]:
 
 
 def test_template() -> None:
-    assert prompt(Example("a", "Do it.", "With this.", "x")) == (
+    assert ALPACA.text(Example("a", "Do it.", "With this.", "x")) == (
         "Below is an instruction that describes a task, paired with an input that provides further "
         "context. Write a response that appropriately completes the request.\n\n"
         "### Instruction:\nDo it.\n\n### Input:\nWith this.\n\n### Response:\n"
     )
-    assert prompt(Example("a", "Do it.", "", "x")) == (
+    assert ALPACA.text(Example("a", "Do it.", "", "x")) == (
         "Below is an instruction that describes a task. Write a response that appropriately "
         "completes the request.\n\n"
         "### Instruction:\nDo it.\n\n### Response:\n"
     )
-    assert prompt_parts(LONG)[1] == LONG.input
+    assert ALPACA.parts(LONG)[1] == LONG.input
 
 
 def test_supervised_tokens_are_answer_and_eos_for_every_record(
@@ -59,7 +59,7 @@ def test_supervised_tokens_are_answer_and_eos_for_every_record(
         for example in task.train:
             row = encoder.encode(example)
             assert row.answer == (*ids_of(tokenizer, example.output), tokenizer.eos_token_id)
-            assert row.prompt == ids_of(tokenizer, prompt(example))
+            assert row.prompt == ids_of(tokenizer, ALPACA.text(example))
             assert not row.truncated
             assert encoder.encode_prompt(example) == Encoded(row.prompt, (), False)
             batch = pad([row], tokenizer.pad_token_id, CPU)
@@ -92,7 +92,7 @@ def test_blanks_of_an_answer_are_kept_in_training() -> None:
 def whole_prompt(tokenizer: Any) -> tuple[tuple[int, ...], int, int]:
     """The ids of LONG's prompt, and how many of them are before the input and after it; a token
     that spans a seam is not the input's."""
-    before, middle, after = prompt_parts(LONG)
+    before, middle, after = ALPACA.parts(LONG)
     tokens = tokenizer(
         before + middle + after, add_special_tokens=False, return_offsets_mapping=True
     )
@@ -131,7 +131,7 @@ def test_exactly_fitting_is_not_cut(tokenizer: Any) -> None:
 
 def test_error_if_nothing_can_be_cut(tokenizer: Any) -> None:
     empty = replace(LONG, input="")
-    least = len(ids_of(tokenizer, prompt(empty)))
+    least = len(ids_of(tokenizer, ALPACA.text(empty)))
     encoder = Encoder(tokenizer, least)  # no room for an answer
     for example in (LONG, empty):
         with pytest.raises(InputError, match=r"t/train/0: \d+ prompt tokens .*model.max_length"):
@@ -139,7 +139,7 @@ def test_error_if_nothing_can_be_cut(tokenizer: Any) -> None:
 
 
 def test_input_of_blanks_alone_ends(tokenizer: Any) -> None:
-    least = len(ids_of(tokenizer, prompt(replace(LONG, input="x"))))
+    least = len(ids_of(tokenizer, ALPACA.text(replace(LONG, input="x"))))
     row = Encoder(tokenizer, least + 1).encode_prompt(replace(LONG, input=" " * 50))
     assert len(row.prompt) <= least + 1
 
@@ -188,7 +188,7 @@ def is_within(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 def test_only_tokens_of_the_input_are_dropped(tokenizer: Any) -> None:
     encoder = Encoder(tokenizer, NO_LIMIT)
     whole = encoder.encode(LONG)
-    before, middle, after = prompt_parts(LONG)
+    before, middle, after = ALPACA.parts(LONG)
     empty = encoder.with_drops(LONG, 1 - 1e-12, random.Random(0))  # all that may go
     template = tokenizer.decode([*ids_of(tokenizer, before), *ids_of(tokenizer, after)])
     assert "".join(tokenizer.decode(empty.prompt).split()) == "".join(template.split())
@@ -236,7 +236,7 @@ def test_tokens_without_an_embedding_are_refused() -> None:
     """The highest token of an example is that of its EOS, or of a word."""
     tokenizer = AutoTokenizer.from_pretrained(TINY)
     task = task_of("yes", text="word1 word2")
-    highest = max(*ids_of(tokenizer, prompt(task.train[0])), *ids_of(tokenizer, "yes"))
+    highest = max(*ids_of(tokenizer, ALPACA.text(task.train[0])), *ids_of(tokenizer, "yes"))
     Encoder(tokenizer, 512, Limits(highest + 1)).encode_all(task, 128)
     with pytest.raises(InputError, match=f"t/train/0: .* token {highest} ") as refused:
         Encoder(tokenizer, 512, Limits(highest)).encode_all(task, 128)
@@ -247,7 +247,7 @@ def test_more_tokens_than_positions_are_refused() -> None:
     """A test prompt needs room for what is decoded after it, too."""
     tokenizer = AutoTokenizer.from_pretrained(TINY)
     task = task_of("yes")
-    length = len(ids_of(tokenizer, prompt(task.test[0])))
+    length = len(ids_of(tokenizer, ALPACA.text(task.test[0])))
     Encoder(tokenizer, length + 8, Limits(None, length + 8)).encode_all(task, 8)
     for max_length, new in ((length + 9, 8), (length + 8, 9)):
         with pytest.raises(InputError) as refused:

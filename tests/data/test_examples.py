@@ -10,7 +10,7 @@ from rich.console import Console
 from forever.cli.view.examples import Examples, choose
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoder
-from forever.data.prompts import prompt
+from forever.data.prompts import ALPACA
 from forever.data.tasks import Example, Task
 from forever.models.loading import load_tokenizer
 
@@ -38,7 +38,7 @@ def test_examples_are_shown_as_they_are_encoded(encoder: Encoder) -> None:
         )
         assert shown["supervised"][-1] == "<eos>"
         assert shown["supervised"][0] == row.output
-    whole = encoder.count(prompt(rows[2]))
+    whole = encoder.count(ALPACA.text(rows[2]))
     assert [shown["cut"] for shown in told] == [0, 0, whole - len(encoder.encode(rows[2]).prompt)]
     assert told[2]["cut"] > 0
 
@@ -52,7 +52,7 @@ def test_a_person_sees_where_something_is_cut_and_what_is_learned(encoder: Encod
     assert first.strip().endswith("2 of them supervised")
     assert "blue│round" in shown
     assert shown.strip().endswith("⟦red│<eos>⟧")
-    tokens = encoder.count(prompt(rows[1])) - len(encoder.encode(rows[1]).prompt)
+    tokens = encoder.count(ALPACA.text(rows[1])) - len(encoder.encode(rows[1]).prompt)
     assert f"; {tokens} are cut" in second
     before, after = cut.split(f"✂ {tokens} tokens are cut")
     assert before.rstrip("│").endswith(("blue", "round"))

@@ -1,6 +1,7 @@
 """`forever data`: check benchmark data, and prepare it."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from typer import Argument, Option
@@ -11,6 +12,10 @@ from forever.cli.shown import note, print_lines, show
 from forever.errors import InputError
 from forever.storage.address import address_of
 from forever.text import Page, complain
+
+if TYPE_CHECKING:
+    from forever.config.run import RunConfig
+    from forever.data.encoding import Encoder
 
 
 def check(
@@ -53,20 +58,14 @@ def check(
     config = config.override(parse_assignments(changes or []))
     if model is not None:
         config = config.override({"model.name": model})
-    checked = read_tasks(folder or config, task or ())
-    encoder, why_none = None, "give --model, or a run's file"
-    if model or folder is None:  # for tokens torch is loaded
-        from forever.data.encoding import Encoder
-        from forever.models.loading import NotHere, load_tokenizer, read_limits
-
-        why_none = "a run would refuse the model"
-        with checked.noting():  # of an InputError
-            try:
-                tokenizer = load_tokenizer(config.model.name)
-                limits = read_limits(config.model.name)
-                encoder = Encoder(tokenizer, config.model.max_length, limits)
-            except NotHere as error:
-                why_none = str(error)
+    encoder, why_none, problems = None, "give --model, or a run's file", list[str]()
+    if model or folder is None:
+        encoder, why_none, problems = _encoder(config)
+    prompt = encoder.prompt if encoder and not folder else None
+    checked = read_tasks(folder or config, task or (), prompt)
+    checked.problems += problems
+    if encoder and folder and checked.has_conversations and encoder.tokenizer.chat_template:
+        encoder, *_ = _encoder(config.override({"data.prompt": "chat"}))
     page = Page()
     page.add("tasks", tasks_table(checked))
     page.add("answers", balance_table(checked))
@@ -86,6 +85,25 @@ def check(
         complain(f"error: {problem}")
     if checked.problems:
         raise typer.Exit(2)
+
+
+def _encoder(config: "RunConfig") -> tuple["Encoder | None", str, list[str]]:
+    """Return what makes tokens of examples, or why there is nothing, and what a run would refuse.
+
+    For tokens torch is loaded.
+    """
+    from forever.data.encoding import Encoder
+    from forever.data.prompts import make_prompt
+    from forever.models.loading import NotHere, load_tokenizer, read_limits
+
+    try:
+        tokenizer = load_tokenizer(config.model.name)
+        prompt, limits = make_prompt(config.data, tokenizer), read_limits(config.model.name)
+        return Encoder(tokenizer, config.model.max_length, limits, prompt), "", []
+    except NotHere as error:
+        return None, str(error), []
+    except InputError as error:
+        return None, "a run would refuse the model", [str(error)]
 
 
 def prepare(

@@ -1,14 +1,13 @@
 """Examples as a model sees them: their tokens, those that it learns to say, and what was cut."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Any
 
 from rich.padding import Padding
 from rich.text import Text
 
 from forever.data.encoding import Encoded, Encoder
-from forever.data.prompts import prompt
 from forever.data.tasks import Example, Task
 from forever.errors import InputError
 from forever.text import terminal, visible
@@ -37,7 +36,7 @@ class Examples:
                 {
                     "id": example.id,
                     "prompt": self._pieces(encoded.prompt),
-                    "supervised": self._pieces(encoded.answer),
+                    "supervised": self._pieces([encoded.answer[i] for i in encoded.learned]),
                     "cut": self._cut(example, encoded)[1],
                 }
             )
@@ -50,26 +49,27 @@ class Examples:
         """Before which token of the prompt something was cut, and how many tokens."""
         if not encoded.truncated:
             return 0, 0
-        whole = self._encoder.tokenizer(prompt(example), add_special_tokens=False).input_ids
-        start = int(encoded.prompt[0] != whole[0])  # a token that stands before any text
-        pairs = zip(encoded.prompt[start:], whole, strict=False)
-        place = start + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        return place, start + len(whole) - len(encoded.prompt)
+        whole = self._encoder.prompt_ids(example)
+        pairs = zip(encoded.prompt, whole, strict=False)
+        place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        return place, len(whole) - len(encoded.prompt)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         for example, encoded in self._encoded:
             tokens = len(encoded.prompt) + len(encoded.answer)
             place, cut = self._cut(example, encoded)
-            head = f"{example.id}: {tokens} tokens, {len(encoded.answer)} of them supervised"
+            head = f"{example.id}: {tokens} tokens, {len(encoded.learned)} of them supervised"
             yield terminal(f"{head}; {cut} are cut" if cut else head, "bold")
             text = terminal("")
             self._append(text, encoded.prompt[:place])
             if cut:
                 text.append(f"{_BAR}✂ {cut} tokens are cut{_BAR}", "bold red")
             self._append(text, encoded.prompt[place:])
-            text.append(" ⟦", "bold")
-            self._append(text, encoded.answer, "bold green")
-            text.append("⟧", "bold")
+            for heard, places in groupby(range(len(encoded.answer)), encoded.heard.__contains__):
+                ids = [encoded.answer[i] for i in places]
+                text.append(" " if heard else " ⟦", "bold")
+                self._append(text, ids, "" if heard else "bold green")
+                text.append("" if heard else "⟧", "bold")
             yield Padding(text, (0, 0, 0, 2))
 
     def _append(self, text: Text, ids: Sequence[int], style: str = "") -> None:
@@ -86,7 +86,7 @@ def choose(examples: Sequence[Example], most: int) -> list[Example]:
         firsts.setdefault(example.output, example)
     # Each once, in this order.
     chosen = list(dict.fromkeys((*firsts.values(), *examples[:most])))[:most]
-    longest = max(examples, key=lambda example: len(example.input))
+    longest = max(examples, key=lambda example: len(example.shown))
     if chosen and longest not in chosen:
         chosen[-1] = longest
     return chosen

@@ -14,6 +14,7 @@ from forever.data.tasks import Example
 from forever.errors import InputError
 from forever.format import duration, plural
 from forever.launch.copies import download
+from forever.launch.local import load_prompt
 from forever.runs.console import matrix_table
 from forever.runs.directory import RunDirectory
 from forever.runs.progress import stage_scores
@@ -251,7 +252,8 @@ def _wrong_table(run: RunView, task: str, wrong: Sequence[Line], count: int) -> 
     questions: Mapping[str, Example] = {}
     note = ""
     try:
-        data = find_source(run.directory.read_config().data).task(task)
+        config = run.directory.read_config()
+        data = find_source(config.data, load_prompt(config)).task(task)
         if run.result.get("data", {}).get(task, data.digest()) != data.digest():
             raise InputError("the data have changed since the run was scored")
         questions = {example.id: example for example in data.test}
@@ -276,7 +278,7 @@ def _wrong_table(run: RunView, task: str, wrong: Sequence[Line], count: int) -> 
             "input": question.input if question else None,
         }
         # The instruction is mostly that of all examples of the task.
-        text = (question.input or question.instruction) if question else answer["id"]
+        text = question.shown if question else answer["id"]
         prediction = shortened(answered, _LONGEST_ANSWER) if answered.strip() else "(nothing)"
         table.add_row(
             shortened(" ".join(text.split()), _LONGEST_INPUT),

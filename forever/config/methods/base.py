@@ -24,6 +24,8 @@ class MethodConfig(Part):
     needs: ClassVar[Literal["nothing", "lora", "banks"]] = "nothing"
     # Whether its banks have room for an adapter that it did not train, frozen before all others.
     begins_frozen: ClassVar[bool] = False
+    # Whether it reads instruction and input of an example, which a conversation does not have.
+    needs_inputs: ClassVar[bool] = False
     # Fields that earlier versions had, with the only value that runs of today's code have. They
     # count in the fingerprint, so that runs of those versions keep their names.
     retired: ClassVar[dict[str, Any]] = {}

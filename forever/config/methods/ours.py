@@ -294,6 +294,7 @@ class SsrConfig(MethodConfig):
     name: Literal["ssr"] = "ssr"
     code = "forever.methods.ssr:Ssr"
     needs = "lora"
+    needs_inputs = True
     demos: Count | None = None
     """Examples whose pairs make the prompts (paper: 1 % of all); None is as many as are kept."""
     samples: Annotated[Natural, at_most(1000)] = 3
