@@ -1,5 +1,7 @@
 """Files that others made: read within a limit, or refused in one line with their line."""
 
+import gzip
+import zlib
 from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,17 +14,17 @@ Text = Annotated[str, Field(max_length=2**20)]  # a tokenizer takes a hundred by
 
 
 def read_text(path: Path, most: int) -> str:
-    """Return the text of a file, without a byte order mark.
+    """Return the text of a file, unpacked if it is gzipped, without a byte order mark.
 
     Raises:
         InputError: the file is missing, cannot be read, has more than `most` bytes or is not UTF-8.
     """
     try:
-        with path.open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(most + 1)
     except (FileNotFoundError, IsADirectoryError):
         raise InputError(f"{path} does not exist", path=path) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zlib.error) as error:  # the last two of gzip
         raise InputError(f"{path} cannot be read ({one_line(error)})", path=path) from None
     if len(content) > most:
         raise InputError(f"{path} is larger than {most >> 10} KiB, the limit", path=path)

@@ -170,10 +170,11 @@ class DatasetConfig(Part):
     """A task from a dataset that `datasets.load_dataset` reads."""
 
     path: str
-    """A hub name, or a folder of parquet, Arrow, CSV or JSON files, perhaps in `data.root`."""
+    """A hub name, or a file or folder of parquet, Arrow, CSV or JSON, perhaps in `data.root`."""
     name: str | None = None
     """Which of the dataset's configurations, such as a language."""
-    columns: ColumnsConfig
+    columns: ColumnsConfig | None = None
+    """The columns of each field; without it they go by their names, as in a file of rows."""
     train: str = "train"
     """The split to learn, also a part of one: train[:90%]."""
     test: str = "test"
@@ -193,7 +194,7 @@ class DatasetConfig(Part):
     def identity(self) -> dict[str, Any]:
         """What decides the result, as JSON values: of a folder's place only its last name."""
         values = self.model_dump(mode="json")
-        if not self.columns.messages:  # as in earlier versions
+        if self.columns and not self.columns.messages:  # as in earlier versions
             del values["columns"]["messages"]
         return values | {"path": PurePath(self.path).name if self.is_path else self.path}
 

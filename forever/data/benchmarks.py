@@ -7,6 +7,7 @@ from typing import Any
 
 from forever.config.orders import LONG_TASKS, ORDERS
 from forever.config.parts import DataConfig
+from forever.data.formats import ENDINGS
 from forever.data.hub import read_dataset
 from forever.data.mini import TASKS, mini_task
 from forever.data.prompts import Prompt
@@ -14,7 +15,7 @@ from forever.data.sources import DATA_SEED, TaskFiles, find_tasks, limited
 from forever.data.tasks import Benchmark, Example, Splits, Task
 from forever.errors import InputError, unknown
 from forever.reading import is_folder, path_of
-from forever.scores import LABEL_LIKELIHOOD, TRACE, score, with_digest
+from forever.scores import LABEL_LIKELIHOOD, TEXT_LIKELIHOOD, TRACE, score, with_digest
 from forever.seeding import permutation
 from forever.storage.address import is_address, local_folder
 from forever.storage.remote import fetch
@@ -132,18 +133,26 @@ def find_source(config: DataConfig, prompt: Prompt | None = None) -> Source:
             f"{' and '.join(map(repr, folders))}"
         )
     homes = [root / name for name in folders]
-    if len(homes) == 1 and not is_folder(homes[0]) and find_tasks(root):
-        homes = [root]  # it is the benchmark's folder itself
+    if len(homes) == 1 and not _is_there(homes[0]) and find_tasks(root):
+        homes = [root]  # it is the benchmark's folder itself, or the file of its one task
     tasks: dict[str, TaskFiles] = {}
     for folder in homes:
-        if not is_folder(folder):
+        if not _is_there(folder):
             raise InputError(
                 f"data.root: there is no folder {folder.absolute()}; docs/verbs/data.md lists the "
                 "layouts"
             )
         tasks |= find_tasks(folder)
     place = " or ".join(map(str, homes))
-    return Source(config, place, sorted(tasks), lambda name: tasks[name].splits(), prompt)
+
+    def splits(name: str) -> Splits:
+        return tasks[name].splits(needs_test=config.validation is None)
+
+    return Source(config, place, sorted(tasks), splits, prompt)
+
+
+def _is_there(home: Path) -> bool:
+    return is_folder(home) or bool(find_tasks(home))
 
 
 def _root(config: DataConfig) -> Path | None:
@@ -158,7 +167,7 @@ def _root(config: DataConfig) -> Path | None:
         names = []
     found = [fetch(root / name) for name in names]
     if len(found) == 1 and not found[0] and not config.datasets:
-        fetch(root, (".json", ".jsonl"))  # it may be the benchmark's folder itself
+        fetch(root, ENDINGS)  # it may be the benchmark's folder itself
     return root
 
 
@@ -184,6 +193,8 @@ def _task(config: DataConfig, name: str, splits: Splits, questions: Questions) -
     elif config.benchmark in ("superni", "thirty"):
         exact = name in SUPERNI_CLASSIFICATION or name in LONG_TASKS
     by_rule = "exact_match" if exact else "rouge_l"
+    if all(example.is_text for example in (*train, *test)):
+        by_rule = TEXT_LIKELIHOOD
     metric = with_digest(config.metrics.get(name) or TRACE.get(name, by_rule))
     if metric == LABEL_LIKELIHOOD and len(answers) > _MOST_LABELS:
         raise InputError(
@@ -192,7 +203,8 @@ def _task(config: DataConfig, name: str, splits: Splits, questions: Questions) -
             key="data.metrics",
         )
     if ":" in metric:  # the user's own is tried before anything is started
-        score(metric, [test[0].output], [test[0].output])
+        for example in test[:1]:
+            score(metric, [example.output], [example.output])
     labels = None
     if metric == LABEL_LIKELIHOOD or (is_classification and metric == "exact_match"):
         labels = tuple(answers)

@@ -89,7 +89,7 @@ def read_tasks(
 
 def _benchmarks_in(root: Path, checked: Checked) -> Iterator[DataConfig]:
     """Yield the benchmarks in `root`, which may itself be a benchmark's folder."""
-    if not is_folder(root):
+    if not is_folder(root) and not find_tasks(root):
         raise InputError(f"there is no folder {root}", path=root)
     root = root.absolute()
     folders: list[Path] = []

@@ -1,18 +1,21 @@
 """Tasks from any dataset that `datasets.load_dataset` reads, or that `save_to_disk` wrote."""
 
+import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from forever.config.parts import DatasetConfig
+from forever.config.parts import ColumnsConfig, DatasetConfig
+from forever.data.formats import ENDINGS, LARGEST_FILE
 from forever.data.rows import ROW, Row
 from forever.data.sources import limited
 from forever.data.tasks import Example, Splits
 from forever.errors import InputError, one_line, shown, unknown
-from forever.reading import first_problem, is_folder, path_of
+from forever.reading import first_problem, is_folder, path_of, read_text
 
 _COLUMN = re.compile(r"\{([^{}]*)\}")
 
@@ -38,30 +41,40 @@ def _examples(
     for column in config.filter:
         if column not in rows.column_names:
             raise unknown(f"column in {key}.filter", column, rows.column_names, f"{key}.filter")
-    columns = config.columns
-    if columns.messages and columns.messages not in rows.column_names:
-        raise unknown(f"column in {key}", columns.messages, rows.column_names, f"{key}.columns")
-    instruction, text, output = (
-        _template(field, rows.column_names, f"{key}.columns")
-        for field in (columns.instruction, columns.input, columns.output)
-    )
-    wanted = {name: values if isinstance(values, list) else [values]
-              for name, values in config.filter.items()}  # fmt: skip
+    read = _reader(config.columns, rows.column_names, f"{key}.columns")
+    wanted: dict[str, list[Any]] = {}
+    for name, value in config.filter.items():
+        values = value if isinstance(value, list) else [value]
+        wanted[name] = [*values, *map(str, values)]  # of a CSV file every cell is text
     examples: list[Example] = []
     for number, row in _decoded(rows):
         if all(row[column] in values for column, values in wanted.items()):
-            where, name = f"{key}, row {number} of {part}", f"{task}/{part}/{number}"
-            if columns.messages:
-                examples.append(_conversation(row[columns.messages], where).example(name))
-                continue
-            fields = (_fill(template, row, where) for template in (instruction, text, output))
-            examples.append(Example(name, *fields, turns=()))
+            where = f"{key}, row {number} of {part}"
+            known = _recognised(read(row, where), where)
+            examples.append(known.example(f"{task}/{part}/{number}"))
     if not examples:
         raise InputError(
             f"{key}: the filter leaves nothing of {part}; a split needs at least one row",
             key=f"{key}.filter",
         )
     return limited(tuple(examples), limit, part, task)
+
+
+def _reader(
+    columns: ColumnsConfig | None, names: list[str], key: str
+) -> Callable[[Mapping[str, Any], str], Mapping[str, Any]]:
+    """Return what makes a row of a known shape of a dataset's row; by default it is one."""
+    if columns is None:
+        return lambda row, where: row
+    if columns.messages:
+        if columns.messages not in names:
+            raise unknown(f"column in {key}", columns.messages, names, key)
+        return lambda row, where: {"messages": row[columns.messages]}
+    fields = {"instruction": columns.instruction, "input": columns.input, "output": columns.output}
+    templates = {field: _template(text, names, key) for field, text in fields.items()}
+    return lambda row, where: {
+        field: _fill(template, row, where) for field, template in templates.items()
+    }
 
 
 def _load(key: str, config: DatasetConfig, split: str, root: Path | None) -> Any:
@@ -71,14 +84,19 @@ def _load(key: str, config: DatasetConfig, split: str, root: Path | None) -> Any
 
     datasets.disable_progress_bars()
     path = path_of(config.path, f"{key}.path")
-    if root is not None and is_folder(root / path):
+    if root is not None and (is_folder(root / path) or _is_file(root / path)):
         path = root / path
-    if config.is_path and not is_folder(path):
-        raise InputError(f"{key}.path: there is no folder {shown(str(path))}", key=f"{key}.path")
+    if config.is_path and not is_folder(path) and not _is_file(path):
+        problem = f"there is no folder or file of rows {shown(str(path))}"
+        raise InputError(f"{key}.path: {problem}", key=f"{key}.path")
     options: dict[str, Any] = {"path": config.path}
-    if is_folder(path):
+    if _is_file(path):
+        kind = Path(path.name.removesuffix(".gz")).suffix[1:]
+        options = {"path": kind.replace("jsonl", "json"), "data_files": str(path.absolute())}
+        options |= _as_text([path])
+    elif is_folder(path):
         path = path.absolute()
-        options = {"path": str(path)}
+        options = {"path": str(path), **_as_text(sorted(path.rglob("*")))}
         # What `save_to_disk` wrote has JSON beside Arrow, which the reader of a folder would mix.
         saved = {file.parent.name: f"{file.parent}/*.arrow" for file in path.glob("*/state.json")}
         if (path / "dataset_dict.json").is_file():
@@ -95,7 +113,26 @@ def _load(key: str, config: DatasetConfig, split: str, root: Path | None) -> Any
             key=f"{key}.path",
         ) from error
     except Exception as error:  # whatever a reader of files or the hub may raise
-        raise InputError(f"{key}, split {shown(split)}: {one_line(error)}", key=key) from error
+        remedy = ""
+        if "Unknown split" in str(error):
+            remedy = (
+                "; name another, or a part of one, such as train: train[:90%], test: train[90%:]"
+            )
+        problem = one_line(error)
+        raise InputError(f"{key}, split {shown(split)}: {problem}{remedy}", key=key) from error
+
+
+def _is_file(path: Path) -> bool:
+    return path.name.endswith(ENDINGS) and path.is_file()
+
+
+def _as_text(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the options by which CSV files are read with every cell as text: 007 stays 007."""
+    tables = [path for path in paths if path.name.endswith(ENDINGS)]
+    if not tables or not all(path.name.endswith((".csv", ".csv.gz")) for path in tables):
+        return {}
+    header = next(csv.reader(StringIO(read_text(tables[0], LARGEST_FILE))), [])
+    return {"converters": dict.fromkeys(header, str), "keep_default_na": False}
 
 
 def _decoded(rows: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -109,9 +146,9 @@ def _decoded(rows: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, row
 
 
-def _conversation(messages: Any, where: str) -> Row:
+def _recognised(row: Mapping[str, Any], where: str) -> Row:
     try:
-        return ROW.validate_python({"messages": messages})
+        return ROW.validate_python(row)
     except ValidationError as error:
         message = first_problem(error, where)[1]
         raise InputError(message, key=where.partition(",")[0]) from None

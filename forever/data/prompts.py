@@ -52,6 +52,8 @@ class Prompt:
             InputError: the example has several turns, which this prompt cannot show.
         """
         self._refuse_turns(example)
+        if example.is_text:
+            return "", "", ""
         if example.turns:
             return f"{_ALONE}\n\n### Instruction:\n", example.turns[0].content, _END
         if not example.input:
@@ -110,7 +112,7 @@ class Plain(Prompt):
         return example.instruction + seam, example.input, ""
 
     def question(self, example: Example) -> Any:
-        return self.text(example)
+        return self.text(example) or example.question
 
 
 class Chat(Prompt):
@@ -134,6 +136,12 @@ class Chat(Prompt):
         """The messages before the answer; of an instruction and its input the user's one."""
         if example.turns:
             return example.turns
+        if example.is_text:
+            raise InputError(
+                f"example {example.id}: a text alone has no turns for a chat template; set "
+                "data.prompt=none",
+                key="data.prompt",
+            )
         texts = filter(None, (example.instruction, example.input))
         return (Message("user", "\n\n".join(texts)),)
 

@@ -3,7 +3,11 @@
 A row is known by its keys. To add a shape, write a model of it with a method `row`, and give it
 the key that tells it from others in `_SHAPES`.
 
-- instruction, input, output: what to do, with what, and the right answer.
+- instruction, input, output: what to do, with what, and the right answer. The input may be
+  empty or missing, as in Alpaca's.
+- prompt, completion: one text or a list of messages each, as TRL has them; also prompt, answer as
+  in TRACE and question, answer as in GSM8K.
+- text: a text that is learned as a whole.
 - messages: a conversation of `role` and `content`; `conversations` of `from` and `value` is
   ShareGPT's. What comes after the last answer teaches nothing and is left out.
 """
@@ -27,12 +31,16 @@ from forever.reading import Text
 
 
 class Row(BaseModel):
-    """A row before it is an example of a task, with `turns` instead of the first two."""
+    """A row before it is an example of a task, with `turns` instead of the first two.
+
+    `shape` names the keys by which it was read.
+    """
 
     instruction: Text = ""
     input: Text = ""
     output: Text  # an empty answer teaches EOS
     turns: tuple[Message, ...] = ()
+    shape: str = "instruction, input, output"
 
     def example(self, id: str) -> Example:
         """Return the example that the row is."""
@@ -41,11 +49,11 @@ class Row(BaseModel):
 
 class Instruction(BaseModel):
     instruction: Text
-    input: Text
+    input: Text | None = None
     output: Text
 
     def row(self) -> Row:
-        return Row(instruction=self.instruction, input=self.input, output=self.output)
+        return Row(instruction=self.instruction, input=self.input or "", output=self.output)
 
 
 _ROLES = {"human": "user", "gpt": "assistant"}  # as ShareGPT calls them
@@ -71,15 +79,53 @@ class _Conversation(BaseModel):
             raise PydanticCustomError(
                 "no_answer", "a conversation should have a message and the assistant's answer to it"
             )
-        return Row(output=turns.pop().content, turns=tuple(turns))
+        return Row(output=turns.pop().content, turns=tuple(turns), shape="messages")
 
 
-_SHAPES = {"messages": _Conversation, "conversations": _Conversation}
+class _Pair(BaseModel):
+    prompt: Text | list[_Said] = Field(validation_alias=AliasChoices("prompt", "question"))
+    completion: Text | list[_Said] = Field(
+        validation_alias=AliasChoices("completion", "answer", "response")
+    )
+
+    def row(self) -> Row:
+        if isinstance(self.prompt, str) and isinstance(self.completion, str):
+            return Row(instruction=self.prompt, output=self.completion, shape="prompt, completion")
+        if isinstance(self.prompt, str) or isinstance(self.completion, str):
+            raise PydanticCustomError(
+                "two_kinds", "prompt and completion should both be texts, or both be messages"
+            )
+        return _Conversation(messages=[*self.prompt, *self.completion]).row()
+
+
+class _Text(BaseModel):
+    text: Text
+
+    def row(self) -> Row:
+        return Row(output=self.text, shape="text")
+
+
+# By the first of these keys that a row has.
+_SHAPES: dict[str, type[Instruction | _Conversation | _Pair | _Text]] = {
+    "messages": _Conversation,
+    "conversations": _Conversation,
+    "instruction": Instruction,
+    "output": Instruction,
+    "prompt": _Pair,
+    "question": _Pair,
+    "text": _Text,
+}
 
 
 def _read(value: Any) -> Row:
     keys = value if isinstance(value, Mapping) else {}
-    shape = next((_SHAPES[key] for key in _SHAPES if key in keys), Instruction)
+    shape = next((_SHAPES[key] for key in _SHAPES if keys.get(key) is not None), Instruction)
+    if shape is Instruction and keys and not keys.keys() & _SHAPES.keys():
+        raise PydanticCustomError(
+            "shape",
+            "a row should have instruction and output, prompt and completion, messages, or text; "
+            "name other columns in data.datasets.TASK.columns",
+        )
     return shape.model_validate(value).row()
 
 

@@ -3,7 +3,9 @@
 Each layout is one function that yields the tasks of a folder, and one that reads a file's rows; to
 add a layout, write both and name the first in `LAYOUTS`. `rows` has the shapes that a row may have.
 
-1. Ours: <folder>/<task>/{train,test}.jsonl with a row of `rows` in each line.
+1. Ours: <folder>/<task>/{train,test}.jsonl with a row of `rows` in each line, or in another
+   format of `formats`; <folder>/{train,test}.jsonl is one task, and so is <folder>/<task>.jsonl
+   in a folder of such files.
 2. O-LoRA's CL_Benchmark: <folder>/<TYPE>/<task>/{train,test,labels}.json, lists of objects with
    `sentence` and `label`.
 3. SAPT's CL_Benchmark: <folder>/<task>/{train,test}.json with a `Definition`, and with `Instances`
@@ -15,12 +17,14 @@ add a layout, write both and name the first in `LAYOUTS`. `rows` has the shapes 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, FailFast, TypeAdapter
 
-from forever.data.rows import ROW, ROWS, Row
+from forever.data.formats import ENDINGS, LARGEST_FILE, Rows, read_rows
+from forever.data.rows import Row
 from forever.data.tasks import Example, Splits
 from forever.errors import InputError, unknown
 from forever.reading import Text, is_folder, parse_json, read_text
@@ -32,9 +36,6 @@ WHOLE = "instances"  # the key of a file that has all of a task
 # Layout 5 has one list of instances; the paper's sizes are 1000 and 100 (docs/protocol.md).
 _NI_TRAIN, _NI_TEST = 1000, 100
 _NI_PARTS = 5  # of a short list a fifth is held out
-_LARGEST_FILE = 2**28  # bytes
-
-Rows = Iterator[tuple[int, Row]]  # with their numbers in the file, from 0
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ class TaskFiles:
     name: str
     files: Mapping[str, Path]
     read: Callable[[Path], Rows]
+    most: int | None = None  # training examples that are taken of a file that has all
 
-    def splits(self) -> Splits:
+    def splits(self, needs_test: bool = True) -> Splits:
         """Read the training and test examples.
 
         Raises:
@@ -53,7 +55,24 @@ class TaskFiles:
         """
         if WHOLE in self.files:
             return self.parted(self.examples(WHOLE))
-        return self.examples("train"), self.examples("test")
+        train, test = self.examples("train"), self.files["test"]
+        if not test.is_file() and not needs_test:
+            return train, ()
+        if not test.is_file():
+            raise InputError(
+                f"{test} does not exist; put the examples there that are to be scored, or hold "
+                "out a share of those of train by data.validation=0.1",
+                path=test,
+            )
+        return train, self.examples("test")
+
+    def origin(self) -> str:
+        """Say which files are read, and by which keys."""
+        first = next(iter(self.files.values()))
+        _, row = next(self.read(first))
+        splits = [split for split in (WHOLE, "train", "test") if split in self.files]
+        names = [self.files[split].name for split in splits if self.files[split].is_file()]
+        return f"{' and '.join(names)}: {row.shape}"
 
     def examples(self, split: str) -> tuple[Example, ...]:
         """Read the examples of a split; raises as `splits`."""
@@ -83,19 +102,22 @@ class TaskFiles:
         held_out = min(_NI_TEST, len(different) // _NI_PARTS)
         train: list[Example] = []
         test: list[Example] = []
-        for position, index in enumerate(order[: held_out + _NI_TRAIN]):
+        count = len(order) if self.most is None else held_out + self.most
+        for position, index in enumerate(order[:count]):
             split, examples = ("test", test) if position < held_out else ("train", train)
             examples.append(replace(different[index], id=f"{self.name}/{split}/{index}"))
         return tuple(train), tuple(test)
 
 
 def find_tasks(folder: Path) -> dict[str, TaskFiles]:
-    """Return the tasks in a benchmark folder by name, in alphabetical order.
+    """Return the tasks in a benchmark folder by name, in alphabetical order; a file is one task.
 
     Raises:
         InputError: two different files have a task of one name.
     """
     tasks: dict[str, TaskFiles] = {}
+    if folder.name.endswith(ENDINGS) and folder.is_file():
+        return {_stem(folder): TaskFiles(_stem(folder), {WHOLE: folder}, read_rows)}
     if is_folder(folder):
         for layout in LAYOUTS:
             for task in layout(folder):
@@ -128,15 +150,50 @@ def limited(
 # ---- layout 1: ours
 
 
+_TESTS = ("test", "validation", "valid", "val", "eval", "dev")  # the first that is there
+_NO_TASKS = {"train", *_TESTS, "labels", "sources", "index", "dataset_infos"}  # names of files
+
+
 def _ours(folder: Path) -> Iterator[TaskFiles]:
-    for path in sorted(folder.glob("*/train.jsonl")):
-        yield TaskFiles(path.parent.name, _beside(path), _read_jsonl)
+    for place in (folder, *sorted(filter(is_folder, folder.iterdir()))):
+        for path in _named(place, "train"):
+            # A list beside labels is of layout 2, and an object with instances of layout 3.
+            if not (place / "labels.json").is_file() and _holds_rows(path):
+                ending = path.name.removeprefix("train")
+                test = next(chain.from_iterable(_named(place, name) for name in _TESTS), None)
+                dev = next(_named(place, "dev"), place / f"dev{ending}")
+                files = {"train": path, "dev": dev, "test": test or place / f"test{ending}"}
+                yield TaskFiles(place.absolute().name, files, read_rows)
 
 
-def _read_jsonl(path: Path) -> Rows:
-    for number, line in enumerate(read_text(path, _LARGEST_FILE).split("\n")):
-        if line.strip():
-            yield number, parse_json(line, ROW, path, number + 1)
+def _files_of_tasks(folder: Path) -> Iterator[TaskFiles]:
+    """Yield the files of a folder that has no folders, each of them a task."""
+    paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    if any(map(is_folder, paths)) or any(_named(folder, "train")):
+        return
+    for path in paths:
+        # JSON that is no list may be anything.
+        is_table = path.name.endswith(ENDINGS) and (path.suffix != ".json" or _is_list(path))
+        if is_table and _stem(path) not in _NO_TASKS:
+            yield TaskFiles(_stem(path), {WHOLE: path}, read_rows)
+
+
+def _named(place: Path, name: str) -> Iterator[Path]:
+    """Yield the files of a name, whatever their format."""
+    return filter(Path.is_file, (place / f"{name}{ending}" for ending in ENDINGS))
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").rpartition(".")[0]
+
+
+def _holds_rows(path: Path) -> bool:
+    """Return whether a file has rows, not one object with all of a task."""
+    if path.suffix != ".json":
+        return True
+    with path.open("rb") as file:
+        start = file.read(4096)
+    return not start.lstrip().startswith(b"{") or not _OF_RELEASES.search(start)
 
 
 # ---- layout 2: O-LoRA's CL_Benchmark
@@ -228,6 +285,8 @@ class _NaturalTask(_Instances):
 def _by_task(folder: Path) -> Iterator[TaskFiles]:
     for path in sorted(folder.glob("*/train.json")):
         name, files = _name(path.parent.name), _beside(path, "labels")
+        if not files["labels"].is_file() and _holds_rows(path):
+            continue  # of layout 1
         if name in _TYPE_OF and files["labels"].is_file():
             yield TaskFiles(name, files, _read_labelled)
         else:
@@ -236,7 +295,7 @@ def _by_task(folder: Path) -> Iterator[TaskFiles]:
 
 def _one_file(folder: Path) -> Iterator[TaskFiles]:
     for path in sorted(folder.glob("task*.json")):
-        yield TaskFiles(_name(path.stem), {WHOLE: path}, _read_instances)
+        yield TaskFiles(_name(path.stem), {WHOLE: path}, _read_instances, _NI_TRAIN)
 
 
 def _read_instances(path: Path) -> Rows:
@@ -258,16 +317,13 @@ def _read_labelled(path: Path) -> Rows:
 def _by_split(folder: Path) -> Iterator[TaskFiles]:
     for path in sorted(folder.glob("train/*.json")):
         files = {split: folder / split / path.name for split in ("train", "dev", "test")}
-        yield TaskFiles(_name(path.stem), files, _read_list)
-
-
-def _read_list(path: Path) -> Rows:
-    yield from enumerate(_parsed(ROWS, path))
+        yield TaskFiles(_name(path.stem), files, read_rows)
 
 
 # ---- what layouts share
 
-LAYOUTS = (_ours, _by_type, _by_task, _by_split, _one_file)
+LAYOUTS = (_ours, _by_type, _by_task, _by_split, _one_file, _files_of_tasks)
+_OF_RELEASES = re.compile(rb'"(Definition|Instances)"')
 _SENTENCES = TypeAdapter(Annotated[list[_Sentence], FailFast()])
 _INSTANCES, _NATURAL = TypeAdapter(_Instances), TypeAdapter(_NaturalTask)
 _LABELS = TypeAdapter(list[Text])
@@ -286,4 +342,4 @@ def _name(name: str) -> str:
 
 
 def _parsed(kind: TypeAdapter[Any], path: Path) -> Any:
-    return parse_json(read_text(path, _LARGEST_FILE), kind, path)
+    return parse_json(read_text(path, LARGEST_FILE), kind, path)

@@ -32,6 +32,8 @@ class Example:
         """What must not occur in training and in test."""
         if self.turns:
             return tuple(f"{turn.role}\0{turn.content.strip()}" for turn in self.turns)
+        if self.is_text:
+            return ("", self.output.strip())
         return self.instruction.strip(), self.input.strip()
 
     @property
@@ -40,6 +42,11 @@ class Example:
         if self.turns and self.turns[0].role == "system":
             return self.turns[0].content
         return self.instruction
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is a text alone, and answers nothing."""
+        return not (self.instruction or self.input or self.turns)
 
     @property
     def shown(self) -> str:

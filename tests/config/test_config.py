@@ -37,7 +37,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"method": {}}, "method.name"),
     ({"method.name": "xyz"}, "method.name"),
     ({"method": "forever"}, "method"),
-    ({"data.datasets": {"a": {"path": "mine"}}}, "data.datasets.a.columns"),
+    ({"data.datasets": {"a": {"path": "mine", "columns": {}}}}, "data.datasets.a.columns"),
     ({"optim": 3}, "optim"),
     ({"optim.lr": "fast"}, "optim.lr"),
     ({"optim.epochs": 1.5}, "optim.epochs"),

@@ -1,5 +1,8 @@
 """Orders, layouts, refusals, splits and row limits; the real data where they are present."""
 
+import csv
+import gzip
+import io
 import json
 import os
 import re
@@ -9,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from forever.config.orders import ORDERS
@@ -201,6 +205,164 @@ def test_text_comes_through_unchanged(tmp_path: Path) -> None:
     (tmp_path / "t" / "test.jsonl").write_text(f"{text}\n\n  \n", encoding="utf-8")
     for rows in read_task(tmp_path, "t"):
         assert [(e.input, e.output) for e in rows] == [(r["input"], r["output"]) for r in odd]
+
+
+# ---- files as people have them
+
+
+def as_lines(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def as_array(rows: list[dict[str, Any]]) -> bytes:
+    return json.dumps(rows, indent=1).encode()
+
+
+def as_table(rows: list[dict[str, Any]]) -> bytes:
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]))
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue().encode()
+
+
+def as_parquet(rows: list[dict[str, Any]]) -> bytes:
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), buffer)
+    return buffer.getvalue()
+
+
+FORMATS = {
+    ".jsonl": as_lines,
+    ".json": as_array,
+    ".csv": as_table,
+    ".parquet": as_parquet,
+    ".jsonl.gz": lambda rows: gzip.compress(as_lines(rows)),
+    ".json.gz": lambda rows: gzip.compress(as_array(rows)),
+    ".csv.gz": lambda rows: gzip.compress(as_table(rows)),
+}
+CODES = ["007", "2.50", "a, b", 'say "x"\nand y', "NA"]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_every_format_gives_the_same_rows(ending: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for split in ("train", "eval"):  # which is scored, as there is no test
+        rows = [row(f"{split} {i}", code) for i, code in enumerate(CODES)]
+        (tmp_path / "mine" / f"{split}{ending}").write_bytes(FORMATS[ending](rows))
+    train, test = read_task(tmp_path, "mine")
+    expected = [Example(f"mine/train/{i}", "Is it?", f"train {i}", c) for i, c in enumerate(CODES)]
+    assert list(train) == expected
+    assert test[1] == Example("mine/test/1", "Is it?", "eval 1", "2.50")
+    # The folder of one task is found as one, too.
+    assert read_task(tmp_path / "mine", "mine") == (train, test)
+    # So is each file of a folder of files; a fifth of it is held out.
+    for name in ("one", "two"):
+        place = tmp_path / "files" / f"{name}{ending}"
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(FORMATS[ending]([row(f"{i}") for i in range(1500)]))
+    assert [*find_tasks(tmp_path / "files")] == ["one", "two"]
+    train, test = read_task(tmp_path / "files", "one")
+    assert (len(train), len(test)) == (1400, 100)
+    assert {example.input for example in (*train, *test)} == {str(i) for i in range(1500)}
+    assert read_task(place, "two")[0] != train  # a draw of its own
+    assert read_task(tmp_path / "files" / f"one{ending}", "one") == (train, test)
+
+
+ASKED, ANSWERED = {"role": "user", "content": "Hot?"}, {"role": "assistant", "content": "no"}
+SHAPES: list[tuple[dict[str, Any], Example]] = [
+    ({"instruction": "Hot?", "output": "no"}, Example("", "Hot?", "", "no")),
+    ({"instruction": "Hot?", "input": None, "output": "no"}, Example("", "Hot?", "", "no")),
+    ({"instruction": "Hot?", "input": "", "output": "no"}, Example("", "Hot?", "", "no")),
+    ({"prompt": "Hot?", "completion": "no"}, Example("", "Hot?", "", "no")),
+    ({"prompt": "Hot?", "answer": "no"}, Example("", "Hot?", "", "no")),
+    ({"question": "Hot?", "answer": "no"}, Example("", "Hot?", "", "no")),
+    ({"prompt": "Hot?", "response": "no"}, Example("", "Hot?", "", "no")),
+    ({"prompt": [ASKED], "completion": [ANSWERED]},
+     Example("", "", "", "no", (Message("user", "Hot?"),))),
+    ({"text": "No, it is not hot."}, Example("", "", "", "No, it is not hot.")),
+    ({"text": "Hot? no", "messages": [ASKED, ANSWERED], "prompt": None},
+     Example("", "", "", "no", (Message("user", "Hot?"),))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "expected"), SHAPES)
+def test_every_shape_of_a_row_is_an_example(
+    content: dict[str, Any], expected: Example, tmp_path: Path
+) -> None:
+    for split in ("train", "test"):
+        write_jsonl(tmp_path / "t" / f"{split}.jsonl", [content])
+    assert read_task(tmp_path, "t")[0] == (replace(expected, id="t/train/0"),)
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "message"),
+    [
+        ({"q": "Hot?", "a": "no"}, "", "data.datasets.TASK.columns"),
+        ({"prompt": "Hot?", "chosen": "no", "rejected": "yes"}, "completion", "required"),
+        ({"prompt": [ASKED], "completion": "no"}, "", "both be messages"),
+        ({"text": 3}, "text", "string"),
+    ],
+)
+def test_another_shape_is_refused_by_line(
+    content: dict[str, Any], key: str, message: str, tmp_path: Path
+) -> None:
+    write_jsonl(tmp_path / "t" / "train.jsonl", [row("a"), content])
+    with pytest.raises(InputError, match=message) as refused:
+        read_task(tmp_path, "t")
+    assert (refused.value.key, refused.value.line) == (key, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line", "message"),
+    [
+        ("train.csv", b"instruction,output\na,b\nc,d,e\n", 3, "more cells"),
+        ("train.csv", b"instruction,output\na,b\nc\n", 3, "output"),
+        ("train.csv", b'instruction,output\na,"b\n', 2, "unexpected end"),
+        ("train.csv", b"instruction,output\na," + b"x" * 2**21, 2, "field larger"),
+        ("train.parquet", b"PAR1 no", None, "parquet"),
+        ("train.jsonl.gz", b"no gzip", None, "cannot be read"),
+        ("train.jsonl.gz", gzip.compress(b"{}" * 9)[:-9], None, "cannot be read"),
+    ],
+)
+def test_a_malformed_table_is_named(
+    name: str, content: bytes, line: int | None, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / name).write_bytes(content)
+    write_jsonl(tmp_path / "t" / "test.jsonl", [row("a")])
+    with pytest.raises(InputError, match=message) as refused:
+        read_task(tmp_path, "t")
+    assert (refused.value.path, refused.value.line) == (tmp_path / "t" / name, line)
+
+
+def test_a_folder_without_a_test_file_needs_a_share_to_hold_out(tmp_path: Path) -> None:
+    rows = [row(f"{i}", "yn"[i % 2]) for i in range(20)]
+    write_jsonl(tmp_path / "toy" / "a" / "train.jsonl", rows)
+    with pytest.raises(InputError, match=r"test\.jsonl .* data\.validation=0\.1"):
+        load_toy(tmp_path, order=["a"])
+    task = load_toy(tmp_path, order=["a"], validation=0.1).tasks[0]
+    assert (len(task.train), len(task.test)) == (18, 2)
+
+
+def test_a_run_of_one_file(tmp_path: Path) -> None:
+    """Its folder is the root and it the benchmark, or it is the root itself."""
+    write_jsonl(tmp_path / "mine.jsonl", [row(f"{i}", "yn"[i % 2]) for i in range(20)])
+    (tmp_path / "note.json").write_text("{}", encoding="utf-8")  # no list, and no task
+    by_name = load(benchmark="mine.jsonl", order=["mine"], root=str(tmp_path))
+    by_root = load(benchmark="own", order=["mine"], root=str(tmp_path / "mine.jsonl"))
+    assert by_name.tasks == by_root.tasks
+    assert len(by_root.tasks[0].test) == 4
+
+
+def test_texts_are_scored_by_their_likelihood_and_held_apart(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        texts = [{"text": f"{split} {i} is a text"} for i in range(3)]
+        write_jsonl(tmp_path / "toy" / "a" / f"{split}.jsonl", texts)
+    assert load_toy(tmp_path, order=["a"]).tasks[0].metric == "text_likelihood"
+    write_jsonl(tmp_path / "toy" / "a" / "test.jsonl", [{"text": "train 1 is a text "}])
+    with pytest.raises(InputError, match=r"a/test/0 .* a/train/1"):
+        load_toy(tmp_path, order=["a"])
 
 
 # ---- conversations

@@ -8,7 +8,7 @@ from helpers import execute
 
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
-from forever.data.tasks import Message, Task
+from forever.data.tasks import Example, Message, Task
 from forever.errors import InputError
 
 datasets = pytest.importorskip("datasets")
@@ -112,6 +112,43 @@ def test_a_column_of_messages_is_a_conversation(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         task_of(folder, columns={"messages": "talk", "output": "answer"})
     assert refused.value.key == "data.datasets.warm.columns"
+
+
+def test_every_cell_of_a_csv_is_text(tmp_path: Path) -> None:
+    folder = tmp_path / "codes"
+    folder.mkdir()
+    codes = ["007", "2.50", "1e3", "true", "NA", "+1", "12345678901234567890", ""]
+    lines = [f'"item {i}, it",{code}' for i, code in enumerate(codes)]
+    for split in ("train", "test"):
+        text = "what,code\n" + "\n".join(lines).replace("item", split) + "\n"
+        (folder / f"{split}.csv").write_text(text, encoding="utf-8")
+    columns = {"instruction": "what", "output": "code"}
+    task = task_of(folder, columns=columns)
+    assert [example.output for example in task.train] == codes
+    assert task.train[0].instruction == "train 0, it"
+    kept = task_of(folder, columns=columns, filter={"code": ["007", 1e3, True]})
+    assert [example.output for example in kept.test] == ["007"]
+    (folder / "train.csv").write_text("what,code\na,5\nb,7\n", encoding="utf-8")
+    (folder / "test.csv").write_text("what,code\nc,5\nd,7\n", encoding="utf-8")
+    kept = task_of(folder, columns=columns, filter={"code": 7})
+    assert [example.instruction for example in (*kept.train, *kept.test)] == ["b", "d"]
+
+
+def test_one_file_and_columns_that_go_by_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("prompt,completion\n" + "".join(f"q {i},0{i}\n" for i in range(10)), "utf-8")
+    values = described(path, train="train[:80%]", test="train[80%:]")
+    del values["data"]["datasets"]["warm"]["columns"]
+    task = load_benchmark(RunConfig.parse(values).data).tasks[0]
+    assert [e.output for e in (*task.train, *task.test)] == [f"0{i}" for i in range(10)]
+    assert task.test[0] == Example("warm/test/0", "q 8", "", "08")
+    del values["data"]["datasets"]["warm"]["test"]
+    with pytest.raises(InputError, match=r"train\[90%:\]") as refused:
+        load_benchmark(RunConfig.parse(values).data)
+    assert refused.value.key == "data.datasets.warm"
+    path.write_text("q,a\n1,2\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"row 0 of train: .*data\.datasets\.TASK\.columns"):
+        load_benchmark(RunConfig.parse(values).data)
 
 
 def test_a_row_without_a_label_has_no_answer(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def check(
     root: Path | None = Argument(
-        None, help="Folder with benchmark folders, or a run's YAML; none: the demo's.", **FOLDER
+        None,
+        help="Folder with benchmark folders, a task's file, or a run's YAML; none: the demo's.",
+        **FOLDER,
     ),
     changes: list[str] | None = options.CHANGES,
     model: str | None = Option(
@@ -45,13 +47,15 @@ def check(
     from forever.config.overrides import parse_assignments
     from forever.config.run import RunConfig
     from forever.data.check import balance_table, lengths_table, read_tasks, tasks_table
+    from forever.data.formats import ENDINGS
     from forever.sweeps.named_runs import load_run
 
     if root is not None and address_of(root):
         from forever.storage.remote import fetch
 
-        fetch(root, (".json", ".jsonl"))
-    folder = None if root is None or root.is_file() else root
+        fetch(root, ENDINGS)
+    is_run = root is None or (root.is_file() and not root.name.endswith(ENDINGS))
+    folder = None if is_run else root
     if folder and changes:
         raise InputError(f"{changes[0]}: KEY=VALUE changes a run, and {root} is not a run's file")
     config = RunConfig() if folder else load_run(str(root or "mini/forever"))
