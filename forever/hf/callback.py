@@ -75,6 +75,8 @@ class Forever(TrainerCallback, ExportableState):
         assert isinstance(config, ForeverConfig)
         if anchor not in (None, "base", "task"):
             raise InputError(f"anchor={shown(anchor)}; valid: None, 'base', 'task'", key="anchor")
+        if anchor_weight < 0 or (lr is not None and lr < 0):
+            raise InputError(f"anchor_weight={anchor_weight}, lr={lr}: neither can be below zero")
         _refuse_settings(config)
         self.memory = None if memory is None else as_dataset(memory)
         self.config = config
@@ -83,6 +85,7 @@ class Forever(TrainerCallback, ExportableState):
         self.regularizer = Regularizer(
             config.regularizer, config.beta, config.gamma, config.min_strength, config.max_strength
         )
+        self.trainer: Any = None
         self.memory_digest = ""  # of its prepared examples
         self.task = 0  # its number, in the names of random streams
         self.trigger: Trigger | None = None  # while a task with a memory is trained
@@ -102,6 +105,11 @@ class Forever(TrainerCallback, ExportableState):
             InputError: the trainer is set up in a way with which replay cannot work.
         """
         refuse(trainer)
+        if any(isinstance(callback, Forever) for callback in trainer.callback_handler.callbacks):
+            raise InputError(
+                "the trainer has a Forever already; leave it out of callbacks=[...], and make a "
+                "new trainer for each task"
+            )
         args = trainer.args
         if is_mixed(trainer.train_dataset):  # whose order is the point, and which has all epochs
             args.train_sampling_strategy, args.num_train_epochs = "sequential", 1
@@ -151,6 +159,8 @@ class Forever(TrainerCallback, ExportableState):
     # ---- what the trainer calls, in this order
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.trainer is None:
+            raise InputError("Forever needs the trainer itself: Forever(...).attach(trainer)")
         if not self.memory and self.anchor is None:
             return
         self.due, self.replayed, self.ended, self.digests = None, 0, False, []

@@ -269,6 +269,7 @@ def test_an_anchor_holds_the_answers(make: Any, accumulated: int) -> None:
         ({"regularizer": "importance"}, "regularizer"),
         ({"consolidation_epochs": "matched"}, "consolidation_epochs"),
         ({"anchor": "bass"}, "anchor"),
+        ({"lr": -1e-3}, ""),
     ],
 )
 def test_settings_are_refused_by_their_key(settings: dict[str, Any], key: str) -> None:
@@ -287,6 +288,23 @@ def test_settings_are_refused_by_their_key(settings: dict[str, Any], key: str) -
 def test_trainers_with_which_replay_cannot_work_are_refused(make: Any, changes: Any) -> None:
     with pytest.raises(InputError):
         Forever().attach(make(**changes))
+
+
+def test_a_trainer_has_one_forever_which_knows_it(make: Any, old: Any) -> None:
+    trainer = make(max_steps=1)
+    trainer.add_callback(Forever(memory=old))
+    with pytest.raises(InputError):
+        trainer.train()
+    with pytest.raises(InputError):
+        Forever(memory=old).attach(trainer)
+
+
+def test_deepspeed_is_refused(make: Any) -> None:
+    """It is not installed here, so only what the trainer would say of it is there."""
+    trainer = make()
+    trainer.is_deepspeed_enabled = True
+    with pytest.raises(InputError, match="FSDP"):
+        Forever().attach(trainer)
 
 
 def test_an_anchor_at_the_base_needs_an_adapter(make: Any, backbone_folder: Path) -> None:
