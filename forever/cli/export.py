@@ -249,7 +249,8 @@ def _scores(run: RunDirectory, result: Mapping[str, Any]) -> list[tuple[str, str
     if whole.bwt is not None:
         rows.append(("BWT, gained since learned", "–", estimated(whole.bwt, "{:.1f}")))
     last = len(matrix.stages) - 1
-    for number, task in enumerate(matrix.tasks):
+    for number in matrix.scored():
+        task = matrix.tasks[number]
         alone = PerformanceMatrix((task,), (task,), {(0, 0): matrix.items[number, last]})
         score = compare({"": {unit: alone}})[""].op
         rows.append((task, result["metrics"].get(task, "–"), estimated(score, "{:.1f}")))

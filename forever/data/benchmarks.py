@@ -1,18 +1,20 @@
 """How a benchmark is built from a configuration: read, ordered, checked, limited."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from forever.config.orders import LONG_TASKS, ORDERS
-from forever.config.parts import DataConfig
+from forever.config.parts import DataConfig, DatasetConfig
 from forever.data.formats import ENDINGS
-from forever.data.hub import read_dataset
+from forever.data.hub import read_dataset, read_dataset_test
 from forever.data.mini import TASKS, mini_task
 from forever.data.prompts import Prompt
-from forever.data.sources import DATA_SEED, TaskFiles, find_tasks, limited
-from forever.data.tasks import Benchmark, Example, Splits, Task
+from forever.data.sources import DATA_SEED, TaskFiles, find_tasks, find_tests, limited
+from forever.data.tasks import Benchmark, Example, Learned, Splits, Task
 from forever.errors import InputError, unknown
 from forever.reading import is_folder, path_of
 from forever.scores import LABEL_LIKELIHOOD, TEXT_LIKELIHOOD, TRACE, score, with_digest
@@ -42,6 +44,9 @@ class Source:
     names: Sequence[str]
     splits: Callable[[str], Splits]
     prompt: Prompt | None = None  # how examples are shown, if that is known
+    # The test examples alone, of a task whose training examples are gone; () if they are, too.
+    tests: Callable[[str], tuple[Example, ...]] = lambda name: ()
+    past: Mapping[str, Learned] = field(default_factory=dict)  # see `load_benchmark`
 
     def order(self) -> Sequence[str]:
         """The names of the configuration's order.
@@ -50,7 +55,7 @@ class Source:
             InputError: there is no such order, or a metric is that of a task that is not there.
         """
         for name in self.config.metrics:
-            if name not in self.names:
+            if name not in self.names and name not in self.past:
                 raise unknown(f"task in data.metrics, of {self.place}", name, self.names)
         benchmark, order = self.config.benchmark, self.config.order
         if not isinstance(order, str):
@@ -92,18 +97,46 @@ class Source:
             return [example.question]
         return [self.prompt.question(each) for each in self.prompt.answered(example)]
 
+    def learned_task(self, name: str, learned: Learned) -> Task:
+        """Read a task that another run learned, whose training examples may be gone.
 
-def load_benchmark(config: DataConfig, prompt: Prompt | None = None) -> Benchmark:
+        Raises:
+            InputError: its test examples are others now, or malformed.
+        """
+        try:
+            return self.task(name)
+        except InputError:
+            test: tuple[Example, ...] = ()  # where examples are held out, they are gone as well
+            if learned.tested and self.config.validation is None:
+                test = limited(self.tests(name), self.config.test_rows, "test", name)
+        task = Task(name, (), test, learned.metric, learned.labels)
+        if test and task.test_digest() != learned.test_digest:
+            raise InputError(
+                f"task {name}: its test examples or its metric differ from those of the run that "
+                "learned it; put those back, or remove them"
+            )
+        return replace(task, learned=learned)
+
+
+def load_benchmark(
+    config: DataConfig, prompt: Prompt | None = None, past: Mapping[str, Learned] = {}
+) -> Benchmark:
     """Read and check the benchmark that a configuration names.
 
     Args:
         prompt: how examples are shown; without it a conversation is not checked against that.
+        past: what another run wrote of tasks that it learned; their training examples may be gone.
 
     Raises:
         InputError: unknown benchmark or order, or what is wrong with a task of it.
     """
-    source = find_source(config, prompt)
-    tasks = [source.task(name) for name in source.order()]
+    source = replace(find_source(config, prompt), past=past)
+    tasks: list[Task] = []
+    for name in source.order():
+        if name in past:
+            tasks.append(source.learned_task(name, past[name]))
+        else:
+            tasks.append(source.task(name))
     order = config.order if isinstance(config.order, str) else "-".join(config.order)
     return Benchmark.sequence(config.benchmark, order, tasks)
 
@@ -122,7 +155,9 @@ def find_source(config: DataConfig, prompt: Prompt | None = None) -> Source:
         def read(name: str) -> Splits:
             return read_dataset(name, sets[name], root)
 
-        return Source(config, "data.datasets", list(sets), read, prompt)
+        return Source(
+            config, "data.datasets", list(sets), read, prompt, partial(_dataset_test, sets, root)
+        )
     if config.benchmark == "mini":
         return Source(config, "benchmark mini", list(TASKS), mini_task, prompt)
     folders = FOLDERS.get(config.benchmark, (config.benchmark,))
@@ -148,11 +183,26 @@ def find_source(config: DataConfig, prompt: Prompt | None = None) -> Source:
     def splits(name: str) -> Splits:
         return tasks[name].splits(needs_test=config.validation is None)
 
-    return Source(config, place, sorted(tasks), splits, prompt)
+    return Source(config, place, sorted(tasks), splits, prompt, partial(_folder_test, homes))
 
 
 def _is_there(home: Path) -> bool:
     return is_folder(home) or bool(find_tasks(home))
+
+
+def _dataset_test(
+    sets: Mapping[str, DatasetConfig], root: Path | None, name: str
+) -> tuple[Example, ...]:
+    """The test examples of a dataset; () if it, or the split, is not there."""
+    with suppress(InputError):
+        return read_dataset_test(name, sets[name], root)
+    return ()
+
+
+def _folder_test(homes: Sequence[Path], name: str) -> tuple[Example, ...]:
+    """The test examples of a task in layout 1; () if there are none."""
+    files = next(filter(None, (find_tests(home, name) for home in homes)), None)
+    return files.examples("test") if files else ()
 
 
 def _root(config: DataConfig) -> Path | None:

@@ -30,6 +30,11 @@ def read_dataset(task: str, config: DatasetConfig, root: Path | None) -> Splits:
     return train, _examples(task, "test", config, root)
 
 
+def read_dataset_test(task: str, config: DatasetConfig, root: Path | None) -> tuple[Example, ...]:
+    """Return the test examples of a task; raises as `read_dataset`."""
+    return _examples(task, "test", config, root)
+
+
 def _examples(
     task: str, part: str, config: DatasetConfig, root: Path | None
 ) -> tuple[Example, ...]:

@@ -125,6 +125,12 @@ def find_tasks(folder: Path) -> dict[str, TaskFiles]:
     return dict(sorted(tasks.items()))
 
 
+def find_tests(folder: Path, name: str) -> TaskFiles | None:
+    """Return the test examples alone of a task in layout 1; None if there are none."""
+    path = next(chain.from_iterable(_named(folder / name, split) for split in _TESTS), None)
+    return TaskFiles(name, {"test": path}, read_rows) if path else None
+
+
 def add_once(tasks: dict[str, TaskFiles], task: TaskFiles) -> None:
     """Add a task by its name; a task of this name with other files is an InputError."""
     other = tasks.setdefault(task.name, task)

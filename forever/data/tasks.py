@@ -58,6 +58,18 @@ Splits = tuple[tuple[Example, ...], tuple[Example, ...]]  # train, test
 
 
 @dataclass(frozen=True)
+class Learned:
+    """What a run wrote of a task: enough to go on from it when its training examples are gone."""
+
+    digest: str
+    test_digest: str
+    metric: str
+    labels: tuple[str, ...] | None
+    train: int  # how many training examples it had
+    tested: bool = True  # whether its test examples are still here
+
+
+@dataclass(frozen=True)
 class Task:
     """One task: its disjoint splits, the metric of its scores (see `forever.scores`), and its
     answers if they are labels.
@@ -70,14 +82,31 @@ class Task:
     test: tuple[Example, ...]
     metric: str
     labels: tuple[str, ...] | None = None
+    learned: Learned | None = None  # by another run, on training examples that are gone
+
+    @property
+    def train_count(self) -> int:
+        """How many training examples it has, or had."""
+        return self.learned.train if self.learned else len(self.train)
 
     def digest(self) -> str:
         """Twelve hex digits that change with any example."""
-        return self._digest(self.train + self.test)
+        return self.learned.digest if self.learned else self._digest(self.train + self.test)
 
     def test_digest(self) -> str:
         """Twelve hex digits that change with any test example."""
-        return self._digest(self.test)
+        return self.learned.test_digest if self.learned else self._digest(self.test)
+
+    def as_learned(self) -> Learned:
+        """What a run writes of it."""
+        return Learned(
+            self.digest(),
+            self.test_digest(),
+            self.metric,
+            self.labels,
+            self.train_count,
+            tested=bool(self.test),
+        )
 
     def _digest(self, examples: tuple[Example, ...]) -> str:
         sha = hashlib.sha256(f"{self.name} {self.metric}".encode())

@@ -15,13 +15,15 @@ class PerformanceMatrix:
     `stages` names what was trained: the tasks, or one joint stage. `items` has the scores in [0, 1]
     of task i's test examples after stage j, under (i, j). Both count from 0; stage -1 is before
     training. `mixed` names tasks that were scored on other test examples at first: then BWT, FWT
-    and forgetting, which compare early scores with late ones, are None.
+    and forgetting, which compare early scores with late ones, are None. `missing` has the cells
+    whose test examples were not at hand: they are left out, and BWT that needs one is None.
     """
 
     tasks: tuple[str, ...]
     stages: tuple[str, ...]
     items: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     mixed: tuple[str, ...] = ()
+    missing: set[tuple[int, int]] = field(default_factory=set)
 
     def __getitem__(self, index: tuple[int, int]) -> float | None:
         """Return a[i, j] in percent, or None if task i was not scored after stage j."""
@@ -40,17 +42,24 @@ class PerformanceMatrix:
         if len(self.stages) != len(self.tasks):
             return self
         so_far = slice(stage + 1)
-        return PerformanceMatrix(self.tasks[so_far], self.stages[so_far], self.items, self.mixed)
+        tasks, stages = self.tasks[so_far], self.stages[so_far]
+        return PerformanceMatrix(tasks, stages, self.items, self.mixed, self.missing)
+
+    def scored(self) -> list[int]:
+        """Return the tasks that were scored after the last stage: all whose test examples were at
+        hand."""
+        last = len(self.stages) - 1
+        return [i for i in range(len(self.tasks)) if (i, last) not in self.missing]
 
     def overall(self) -> float:
-        """Return OP = 1/K sum_i a[i, K], the mean of the last column."""
+        """Return OP = 1/K sum_i a[i, K], the mean of the last column; K counts scored tasks."""
         last = len(self.stages) - 1
-        return fmean(100 * fmean(self.items[i, last]) for i in range(len(self.tasks)))
+        return fmean(100 * fmean(self.items[i, last]) for i in self.scored())
 
     def backward_transfer(self) -> float | None:
         """Return BWT = 1/(K-1) sum_{i<K} (a[i, K] - a[i, i]); negative means forgetting.
 
-        It is None for joint training, for K = 1, and where test examples changed.
+        It is None for joint training, for K = 1, and where test examples changed or are missing.
         """
         changes = self._since(lambda i: 100 * fmean(self.items[i, i]))
         return fmean(changes) if changes else None
@@ -58,15 +67,22 @@ class PerformanceMatrix:
     def forgetting(self) -> float | None:
         """Return 1/(K-1) sum_{i<K} (max_{i<=j<K} a[i, j] - a[i, K]) (Chaudhry et al. 2018)."""
         last = len(self.stages) - 1
-        losses = self._since(lambda i: max(100 * fmean(self.items[i, j]) for j in range(i, last)))
+
+        def best(i: int) -> float:
+            stages = [j for j in range(i, last) if (i, j) not in self.missing]
+            return max(100 * fmean(self.items[i, j]) for j in stages)
+
+        losses = self._since(best)
         return -fmean(losses) if losses else None
 
     def _since(self, reference: Callable[[int], float]) -> list[float]:
         """Return a[i, K] - reference(i) for all tasks but the last; nothing for joint training, and
-        where test examples changed."""
+        where test examples changed or are missing."""
         if len(self.stages) != len(self.tasks) or self.mixed:
             return []
         last = len(self.stages) - 1
+        if self.missing & {(i, j) for i in range(last) for j in (i, last)}:
+            return []
         return [100 * fmean(self.items[i, last]) - reference(i) for i in range(last)]
 
     def forward_transfer(self) -> float | None:
@@ -87,4 +103,5 @@ def scores_after(matrix: PerformanceMatrix, stage: int) -> dict[str, float | Non
     """Return what is known when a stage is over, in percent: scores, and OP and BWT so far."""
     so_far = matrix.until(stage)
     scores = {f"acc/{name}": so_far[i, stage] for i, name in enumerate(so_far.tasks)}
-    return {**scores, "op": so_far.overall(), "bwt": so_far.backward_transfer()}
+    op = so_far.overall() if so_far.scored() else None
+    return {**scores, "op": op, "bwt": so_far.backward_transfer()}

@@ -2,17 +2,19 @@
 
 import gc
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.prompts import Prompt, make_prompt
-from forever.data.tasks import Benchmark
+from forever.data.tasks import Benchmark, Learned
 from forever.errors import InputError
 from forever.files import make_folder, writing
 from forever.launch.copies import follow
@@ -71,8 +73,14 @@ def load_libraries() -> None:
         gc.enable()
 
 
-def prepare(config: RunConfig, path: Path, resume: bool = False) -> Prepared:
+def prepare(
+    config: RunConfig, path: Path, resume: bool = False, past: Mapping[str, Learned] | None = None
+) -> Prepared:
     """Check a run before torch is imported or anything is downloaded, and read its data.
+
+    Args:
+        past: of a fork, what its origin wrote of the tasks before it (`Origin.learned`); without it
+            what is in the folder.
 
     Raises:
         InputError: bad data, no model weights, a folder that holds another run, or one that is
@@ -83,7 +91,9 @@ def prepare(config: RunConfig, path: Path, resume: bool = False) -> Prepared:
     directory.check(config, resume)
     if directory.result.is_file():
         directory.verify()
-    benchmark = load_benchmark(config.data, load_prompt(config))
+    if past is None:
+        past = TypeAdapter(dict[str, Learned]).validate_python(directory.learned())
+    benchmark = load_benchmark(config.data, load_prompt(config), past)
     check_unchanged(directory, config, benchmark)
     check_models(config, benchmark)
     return Prepared(config, directory, benchmark, resume)

@@ -237,7 +237,8 @@ def model_days(part: Part) -> pd.DataFrame:
                 record["joint"] = matrix[i][-1]
             elif run.settings.get("method.clock") == "model":
                 record["day"] = run.outcome["notes"][task].get("tau_day")
-                if i + 1 < len(tasks):  # nothing can be forgotten of the last task
+                # Nothing can be forgotten of the last task, nor of one that is not scored again.
+                if i + 1 < len(tasks) and None not in (matrix[i][-1], matrix[i][i]):
                     record["BWT"] = matrix[i][-1] - matrix[i][i]
             records.append(record)
     frame = pd.DataFrame(records, columns=["order", "task", "day", "BWT", "joint"])

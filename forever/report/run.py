@@ -185,6 +185,7 @@ class Run:
         questions: list[tuple[str, str]] = []
         for (i, stage), score in np.ndenumerate(np.array(self._finished["matrix"], dtype=object)):
             if score is None:
+                matrix.missing |= {(i, stage)} if stage >= i else set()
                 continue
             path = self.directory.predictions(stage, i)
             lines = self.directory.read_answers(stage, i)

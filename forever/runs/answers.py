@@ -32,6 +32,9 @@ class Answers:
             tuple(task.name for task in benchmark.tasks),
             tuple(stage.name for stage in benchmark.stages),
         )
+        for number, task in enumerate(benchmark.tasks):
+            if not task.test:
+                self.matrix.missing |= {(number, j) for j in range(len(benchmark.stages))}
         self.digests = {name: digests[name] for name in digests if name.startswith("predictions")}
         self._directory, self._benchmark, self._world = directory, benchmark, world
         self._stage = stage
@@ -45,6 +48,9 @@ class Answers:
         """
         path = self._directory.predictions(stage, task)
         name, examples = self._directory.name(path), self._benchmark.tasks[task].test
+        if stage < self._stage and name not in self.digests:
+            self.matrix.missing.add((task, stage))  # a run before this one had no test examples
+            return True
 
         # Are the answers there, as they were written, one for each test example?
         answers = self._directory.sound_answers(stage, task)

@@ -49,12 +49,14 @@ class State:
     # Of the run's past, by the names of the files: of these lines, and of all answers so far.
     digests: dict[str, str] = field(default_factory=dict)
     constants: dict[str, str] = field(default_factory=dict)  # of a method, by stage
+    memory: dict[str, str] = field(default_factory=dict)  # of the examples that each stage kept
     notes: list[dict[str, Any]] = field(default_factory=list)  # about each trained stage
     seconds: dict[str, float] = field(default_factory=dict)  # where the time went
     # What the run began with: digests of the tasks, of their test examples alone, of the models'
     # files, of this program's.
     data: list[str] = field(default_factory=list)
     tests: list[str] = field(default_factory=list)
+    tasks: list[dict[str, Any]] = field(default_factory=list)  # `Learned`, for who comes after
     model: dict[str, str] = field(default_factory=dict)
     code: str = ""
     schema_version: int = SCHEMA_VERSION

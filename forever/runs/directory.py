@@ -68,6 +68,10 @@ class RunDirectory:
         """What the method computed for good after a stage (from 0)."""
         return self.path / "constants" / f"{stage + 1}.safetensors"
 
+    def memory(self, stage: int) -> Path:
+        """The examples that were kept of a stage's task (from 0), for a run that grows from it."""
+        return self.path / "memory" / f"{stage + 1}.jsonl"
+
     def predictions(self, stage: int, task: int) -> Path:
         """The file with the answers to a task after a stage (both from 0)."""
         return self.path / "predictions" / str(stage + 1) / f"{task + 1}.jsonl"
@@ -132,6 +136,11 @@ class RunDirectory:
 
     def why_no_bwt(self) -> str:
         """Return in words why a run of several tasks has no BWT; "" if it has one."""
+        if tasks := ", ".join(self.untested().values()):
+            return (
+                f"no BWT: the test examples of {tasks} were not at hand when it grew from another "
+                "run, so OP is that of the other tasks"
+            )
         if not (tasks := ", ".join(self.mixed_tests())):
             return ""
         return (
@@ -142,6 +151,15 @@ class RunDirectory:
     def read_fork(self) -> dict[str, Any] | None:
         """Return which run's stage it began from, if it is a fork."""
         return read_json(self.fork) if self.fork.is_file() else None
+
+    def learned(self) -> dict[str, dict[str, Any]]:
+        """Return what a fork knows of the tasks before it, in their order: fields of `Learned`."""
+        return (self.read_fork() or {}).get("learned", {})
+
+    def untested(self) -> dict[int, str]:
+        """Return the tasks without test examples at hand, by number from 0."""
+        tasks = enumerate(self.learned().items())
+        return {number: name for number, (name, task) in tasks if not task["tested"]}
 
     def finished(self) -> dict[str, Any] | None:
         """Return the result, if the run is over."""
@@ -312,6 +330,7 @@ class RunDirectory:
         self.check_files(digests)
         manifest = dict(digests)
         paths = [self.config, self.environment, self.fork, self.steps, self.events]
+        paths += sorted(self.path.glob("memory/*.jsonl"))
         paths += [path for name in _WEIGHTS for path in (self.path / name).rglob("*")]
         for path in (*paths, *self.all_answers()):
             if path.is_file():

@@ -42,10 +42,18 @@ def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
 def _read_stage(directory: RunDirectory, matrix: PerformanceMatrix, stage: int) -> tuple[str, ...]:
     """Read the scores of tasks 0, 1, ... after `stage`, up to the first that is missing."""
     names: list[str] = []
-    while lines := directory.sound_answers(stage, len(names)):
-        matrix.items[len(names), stage] = [line["score"] for line in lines]
-        names.append(lines[0]["id"].rsplit("/", 2)[0])  # <task>/<split>/<number>
-    return tuple(names)
+    past, untested = [*directory.learned()], directory.untested()  # of a fork
+    while True:
+        number = len(names)
+        lines = None if number in untested else directory.sound_answers(stage, number)
+        if lines:
+            matrix.items[number, stage] = [line["score"] for line in lines]
+            names.append(lines[0]["id"].rsplit("/", 2)[0])  # <task>/<split>/<number>
+        elif number <= stage and (number in untested or stage < len(past) - 1):
+            matrix.missing.add((number, stage))
+            names.append(past[number])
+        else:
+            return tuple(names)
 
 
 class Follower:

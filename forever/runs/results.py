@@ -38,7 +38,7 @@ def summary(
         events[event["task"]][event["kind"]] += 1
     rows: dict[str, dict[str, int]] = {}
     for task in benchmark.tasks:
-        rows[task.name] = {"train": len(task.train), "test": len(task.test)}
+        rows[task.name] = {"train": task.train_count, "test": len(task.test)}
     examples = Counter[str]()
     for note in notes:
         examples.update(note["examples"])

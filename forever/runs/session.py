@@ -7,17 +7,27 @@ checkpoint says; the surplus is removed when the run resumes, and the same lines
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
+from pydantic import TypeAdapter
 from safetensors.torch import load_file
 
 from forever.config.overrides import joined_lines
 from forever.config.run import RunConfig
-from forever.data.tasks import Benchmark
+from forever.data.tasks import Benchmark, Example, Task
 from forever.errors import InputError
 from forever.evaluation.metrics import scores_after
-from forever.files import check_digest, sync, sync_folder, writing
+from forever.files import (
+    check_digest,
+    json_lines,
+    read_bytes,
+    sha256,
+    sync,
+    sync_folder,
+    write_text,
+    writing,
+)
 from forever.models.identity import of_others
 from forever.runs import checkpoint
 from forever.runs.answers import Answers
@@ -33,6 +43,8 @@ from forever.training.learner import Learner, part
 from forever.training.method import Method
 from forever.training.steps import Action, Step, StepRecord
 from forever.world import World
+
+_EXAMPLE = TypeAdapter(Example)
 
 
 class Progress:
@@ -99,6 +111,7 @@ class Session:
         now = State(
             data=[task.digest() for task in benchmark.tasks],
             tests=[task.test_digest() for task in benchmark.tasks],
+            tasks=[asdict(task.as_learned()) for task in benchmark.tasks],
             model=model,
             code=code(),
         )
@@ -122,11 +135,15 @@ class Session:
         changed = [name for name, then, here in pairs if then != here]
         scored = names if self.config.evaluation.forward_transfer else names[: state.stage]
         self._accept(state.changes(now, names), [name for name in changed if name in scored])
-        state.data, state.tests, state.model, state.code = now.data, now.tests, now.model, now.code
+        state.data, state.tests, state.tasks = now.data, now.tests, now.tasks
+        state.model, state.code = now.model, now.code
 
         if saved:
             self._restore(saved, state)
         self._saved = saved if state.records else None  # to restore again after the past
+        for stage, task in enumerate(benchmark.stages[: state.done]):
+            if task.learned:
+                learner.memory.chosen[task.name] = self._kept(state, stage, task)
         self.answers = Answers(directory, benchmark, self.world, state.digests, stage=state.stage)
 
         # Until all ranks have read: the leader changes files from here on.
@@ -171,6 +188,18 @@ class Session:
             check_digest(self.directory.path / name, digest)
             tensors = load_file(self.directory.path / name, device=str(flat.device))
             self.method.constants.update(tensors)
+
+    def _kept(self, state: State, stage: int, task: Task) -> tuple[Example, ...]:
+        """Read what was kept of a task whose training examples are gone."""
+        path = self.directory.memory(stage)
+        name = self.directory.name(path)
+        if name not in state.memory:
+            raise InputError(
+                f"{path}, the kept examples of task {task.name}, was not written by the run before "
+                "this one; put the task's training examples back into data.root"
+            )
+        check_digest(path, state.memory[name])
+        return tuple(map(_EXAMPLE.validate_json, read_bytes(path).splitlines()))
 
     # ---- while training
 
@@ -233,6 +262,7 @@ class Session:
             counted = {**self.journal.lines, "digests": self.journal.digests}
             progress.state = replace(progress.state, trained=True, records=[], **counted)
             self._write_constants()
+            self._write_memory(learner.task)
             self._checkpoint(update)
         self.attempt.pulse()
 
@@ -245,6 +275,13 @@ class Session:
             path = self.directory.constants(state.stage)
             digest = checkpoint.write_constants(path, new)
             state.constants = {**state.constants, self.directory.name(path): digest}
+
+    def _write_memory(self, task: Task) -> None:
+        """Write the examples that memory keeps of a task, for a run that grows from this one."""
+        state, path = self.progress.state, self.directory.memory(self.progress.state.stage)
+        text = json_lines(map(asdict, self.learner.memory.kept[task.name]))
+        write_text(path, text)
+        state.memory = {**state.memory, self.directory.name(path): sha256(text.encode())}
 
     def _checkpoint(self, update: int) -> None:
         if self.journal is None:
@@ -283,7 +320,8 @@ class Session:
         state, matrix = self.progress.state, self.answers.matrix
         content = summary(self.config, self.benchmark, matrix, state.notes, self.directory)
         content |= costs(self.learner, self.method, state)
-        self.directory.finish(content, self.journal.digests | self.answers.digests)
+        digests = self.journal.digests | self.answers.digests | state.memory
+        self.directory.finish(content, digests)
         tell(self._trackers, "finished", content)
 
     def close(self) -> None:

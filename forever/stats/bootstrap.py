@@ -73,7 +73,7 @@ def _needed(matrix: PerformanceMatrix) -> list[tuple[str, np.ndarray]]:
     """The item scores that OP and BWT are made of, in percent: of all tasks at the end, and of all
     but the last when just learned."""
     last = len(matrix.stages) - 1
-    cells = [(i, last) for i in range(len(matrix.tasks))]
+    cells = [(i, last) for i in matrix.scored()]
     if matrix.backward_transfer() is not None:
         cells += [(i, i) for i in range(last)]
     return [(matrix.tasks[i], 100 * np.asarray(matrix.items[i, j], float)) for i, j in cells]
@@ -83,7 +83,7 @@ def _replicate(
     matrix: PerformanceMatrix, means: Mapping[tuple[str, bytes], np.ndarray]
 ) -> RunReplicates:
     rows = np.array([means[task, scores.tobytes()] for task, scores in _needed(matrix)])
-    final, learned = np.split(rows, [len(matrix.tasks)])
+    final, learned = np.split(rows, [len(matrix.scored())])
     op, bwt = Replicated(matrix.overall(), final.mean(axis=0)), matrix.backward_transfer()
     if bwt is None:
         return RunReplicates(op, None)

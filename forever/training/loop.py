@@ -69,7 +69,8 @@ def run(
         benchmark = benchmark.joint()
     learner = build_learner(config, method, world, micro_batch, len(benchmark.stages))
     for task in benchmark.tasks:
-        learner.encoder.encode_all(task, config.evaluation.max_new_tokens)
+        if task.train or task.test:  # else it is of a run that this one grows from
+            learner.encoder.encode_all(task, config.evaluation.max_new_tokens)
 
     # Resume: put the newest checkpoint's tensors in place, if this run was interrupted.
     session.begin(learner, method, benchmark)
@@ -126,8 +127,10 @@ def score_tasks(
     """Score `tasks` after a stage; answers that are already on disk are read back.
 
     A queue is answered as a whole unless all of it is there: what prompts are beside one another
-    may move a last bit, and a resumed run ends with the bits of one that never stopped.
+    may move a last bit, and a resumed run ends with the bits of one that never stopped. A task that
+    another run learned may have no test examples here.
     """
+    tasks = [index for index in tasks if benchmark.tasks[index].test]
     for together in batched_tasks(benchmark, tasks):
         done = [session.answers.read(stage, index) for index in together]
         if all(done):

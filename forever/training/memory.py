@@ -23,6 +23,8 @@ class Memory:
         self.batch_size = batch_size
         self.seed = seed
         self.kept: dict[str, tuple[Example, ...]] = {}
+        # What another run chose of tasks whose training examples are gone.
+        self.chosen: dict[str, tuple[Example, ...]] = {}
         self._passes: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -39,6 +41,8 @@ class Memory:
 
     def choose(self, task: Task, count: int | None = None) -> tuple[Example, ...]:
         """The examples to keep of a task, or `count` of them chosen in the same way."""
+        if task.name in self.chosen:
+            return self.chosen[task.name]
         order = permutation(len(task.train), self.seed, "memory", task.name)
         answers = [example.output.strip() for example in task.train]
         chosen = balanced_choice(answers, count or self.quota(len(answers)), order)

@@ -21,8 +21,8 @@ def run(
     resume: bool = Option(False, "--resume", help="Resume an interrupted run."),
     fork: str | None = Option(
         None,
-        metavar="RUN@TASK",
-        help="Begin after a task, by name or number, of a folder's run with --keep-stages.",
+        metavar="RUN[@TASK]",
+        help="Begin after a run's last task, or after one by name or number with --keep-stages.",
     ),
     quiet: bool = Option(False, "--quiet", "-q", help="Print the result only."),
     *,
@@ -51,11 +51,11 @@ def run(
     # The run that is forked. To fork is to read a checkpoint, for which torch is loaded.
     origin = None
     if fork:
-        name, at, task = fork.rpartition("@")
+        name, at, task = fork.rpartition("@") if "@" in fork else (fork, "", "")
         folder = local_folder(name)
         download(folder, weights=True)
         if not (name and (folder / "config.yaml").is_file()):  # known before torch is loaded
-            raise InputError(f"--fork {fork}: a run's folder and a task are expected, RUN@TASK")
+            raise InputError(f"--fork {fork}: a run's folder is expected, perhaps with @TASK")
         from forever.runs.fork import find_origin
 
         origin = find_origin(f"{folder}{at}{task}")
@@ -71,7 +71,9 @@ def run(
     key = origin.key(settings) if origin else settings.key()
     directory = RunDirectory(launch.out / key)
     download(directory.path)
-    prepared = prepare(settings, directory.path, resume)
+    # What it wrote of its tasks stands in for their examples, unless the fork was planted before.
+    past = origin.learned() if origin and not directory.fork.is_file() else None
+    prepared = prepare(settings, directory.path, resume, past)
 
     # What a fork takes over from its origin.
     if directory.finished() is not None:

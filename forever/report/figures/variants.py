@@ -108,13 +108,14 @@ def accuracy(part: Part) -> Iterator[Picture]:
 
 
 def seen(result: Mapping[str, Any]) -> list[float]:
-    """Averages, after each stage, the scores in percent on the tasks learned by then."""
+    """Averages, after each stage, the scores in percent on the tasks learned by then; NaN where
+    none was scored."""
     matrix = np.array(result["matrix"], dtype=float)
     tasks, stages = matrix.shape
     if stages != tasks:  # joint training
         return [result["op"]]
-    learned = np.triu(np.nan_to_num(matrix))
-    return (learned.sum(axis=0) / np.arange(1, tasks + 1)).tolist()
+    learned, scored = np.triu(np.nan_to_num(matrix)), np.triu(~np.isnan(matrix)).sum(axis=0)
+    return np.where(scored, learned.sum(axis=0) / np.maximum(scored, 1), np.nan).tolist()
 
 
 def pareto(part: Part) -> Iterator[Picture]:
