@@ -108,8 +108,9 @@ class Plain(Prompt):
         self._refuse_turns(example)
         if example.turns:
             return "", example.turns[0].content, ""
-        seam = "\n" if example.instruction and example.input else ""
-        return example.instruction + seam, example.input, ""
+        if not example.input:
+            return "", example.instruction, ""
+        return example.instruction + "\n" * bool(example.instruction), example.input, ""
 
     def question(self, example: Example) -> Any:
         return self.text(example) or example.question
@@ -147,7 +148,7 @@ class Chat(Prompt):
 
     def parts(self, example: Example) -> tuple[str, str, str]:
         text = self._render(example, self.turns(example), ask=True)
-        about = (example.turns[-1].content if example.turns else example.input).strip()
+        about = example.shown.strip()
         start = text.rfind(about) if about else -1
         if start < 0:  # the template changes it, so nothing of it may be cut
             return text, "", ""

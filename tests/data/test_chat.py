@@ -1,12 +1,14 @@
 """Chat templates: what is supervised, what is cut, and that a prompt is the same everywhere."""
 
 import json
+import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import Call
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -318,6 +320,39 @@ def test_overlap_is_found_in_the_rendered_prompt(tmp_path: Path) -> None:
     last = data.model_copy(update={"supervise": "last"})
     (task,) = load_benchmark(last, make_prompt(last, tokenizer)).tasks
     assert (len(task.train), len(task.test)) == (1, 1)
+
+
+def test_data_check_shows_conversations_and_names_those_that_are_cut(
+    backbone_folder: Path, tmp_path: Path, call: Call
+) -> None:
+    """In a folder by the template of the model, in a run by its own."""
+    folder, model = tmp_path / "mine" / "talk", tmp_path / "model"
+    folder.mkdir(parents=True)
+    said = [(role, text if role == "user" else "square") for role, text in SAID]
+    write(folder / "train.jsonl", [("system", "Be brief."), *said])
+    write(folder / "test.jsonl", [("user", "And of snow?"), ("assistant", "round")])
+    shutil.copytree(backbone_folder, model)
+    template = CHATML.replace("<|im_end|>", " <eos>").replace("<|im_start|>", " ")
+    (model / "chat_template.jinja").write_text(template, "utf-8")
+    code, printed, error = call(
+        "data", "check", str(folder.parent), "--model", str(model), "--json"
+    )
+    assert (code, error) == (0, "")
+    (shown,) = json.loads(printed)["examples"]["talk"]["examples"]
+    assert shown["supervised"][-1] == "<eos>"
+    assert shown["supervised"].count("<eos>") == 1
+    values = {"benchmark": "mine", "order": ["talk"], "root": str(tmp_path), "prompt": "chat"}
+    length = len(shown["prompt"]) + len(shown["supervised"]) - 1
+    run = {"model": {"name": str(model), "max_length": length}, "data": values}
+    run["data"]["supervise"] = "all"
+    (tmp_path / "run.yaml").write_text(json.dumps(run), "utf-8")
+    code, printed, error = call("data", "check", str(tmp_path / "run.yaml"), "--json")
+    assert (code, error) == (0, "")
+    lengths = json.loads(printed)["lengths"]
+    assert lengths["rows"][0]["cut in training"] == 1
+    assert "(talk/train/0)" in lengths["note"]
+    code, _, error = call("data", "check", str(tmp_path / "run.yaml"), "data.prompt=alpaca")
+    assert (code, "supervise" in error) == (2, True)
 
 
 def write(path: Path, said: list[tuple[str, str]]) -> None:
