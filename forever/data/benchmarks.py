@@ -43,6 +43,7 @@ class Source:
     place: str
     names: Sequence[str]
     splits: Callable[[str], Splits]
+    origin: Callable[[str], str]  # says how a task is read
     prompt: Prompt | None = None  # how examples are shown, if that is known
     # The test examples alone, of a task whose training examples are gone; () if they are, too.
     tests: Callable[[str], tuple[Example, ...]] = lambda name: ()
@@ -156,10 +157,17 @@ def find_source(config: DataConfig, prompt: Prompt | None = None) -> Source:
             return read_dataset(name, sets[name], root)
 
         return Source(
-            config, "data.datasets", list(sets), read, prompt, partial(_dataset_test, sets, root)
+            config,
+            "data.datasets",
+            list(sets),
+            read,
+            lambda name: sets[name].path,
+            prompt,
+            partial(_dataset_test, sets, root),
         )
     if config.benchmark == "mini":
-        return Source(config, "benchmark mini", list(TASKS), mini_task, prompt)
+        place = "benchmark mini"
+        return Source(config, place, list(TASKS), mini_task, lambda name: "embedded", prompt)
     folders = FOLDERS.get(config.benchmark, (config.benchmark,))
     if root is None:
         raise InputError(
@@ -183,7 +191,11 @@ def find_source(config: DataConfig, prompt: Prompt | None = None) -> Source:
     def splits(name: str) -> Splits:
         return tasks[name].splits(needs_test=config.validation is None)
 
-    return Source(config, place, sorted(tasks), splits, prompt, partial(_folder_test, homes))
+    def origin(name: str) -> str:
+        return tasks[name].origin()
+
+    tests = partial(_folder_test, homes)
+    return Source(config, place, sorted(tasks), splits, origin, prompt, tests)
 
 
 def _is_there(home: Path) -> bool:

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 
@@ -16,10 +17,11 @@ from forever.data.sources import find_tasks
 from forever.data.tasks import Example, Task
 from forever.errors import InputError, unknown
 from forever.reading import is_folder
+from forever.scores import BY_LIKELIHOOD, score
 from forever.text import Cell, PlainTable, shortened
 
 _MOST_LABELS, _LONGEST_LABEL = 4, 24  # of a task's answers that are shown
-_MOST_CUT = 3  # examples that are named
+_MOST_NAMED = 3  # examples that are named
 
 
 @dataclass
@@ -29,6 +31,8 @@ class Checked:
     where: str
     tasks: list[tuple[str, Task]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)  # how each of them was read
+    prompt: Prompt | None = None
 
     @property
     def named(self) -> list[tuple[str, Task]]:
@@ -68,6 +72,7 @@ def read_tasks(
     else:
         checked = Checked(str(place))
         configs = _benchmarks_in(place, checked)
+    checked.prompt = prompt
     names: set[str] = set()
     for config in configs:
         with checked.noting():
@@ -76,7 +81,9 @@ def read_tasks(
                 names.add(name)
                 if not only or name in only:
                     with checked.noting():
-                        checked.tasks.append((config.benchmark, source.task(name)))
+                        task = source.task(name)
+                        checked.origins.append(source.origin(name))
+                        checked.tasks.append((config.benchmark, task))
     if not names and not checked.problems:
         raise InputError(
             f"{place} has no benchmark folder with tasks; docs/verbs/data.md lists the layouts"
@@ -158,6 +165,69 @@ def balance_table(checked: Checked) -> PlainTable:
     return table
 
 
+def doubts_table(checked: Checked) -> PlainTable:
+    """Make the table of how tasks were read, and of what in them is probably not meant."""
+    numbers = ("repeated", "contradictions", "unreachable")
+    table = _table("read as, and what may not be meant", *numbers)
+    table.add_column("labels taken for one")
+    table.add_column("read as")
+    named: list[str] = []
+    for (name, task), origin in zip(checked.named, checked.origins, strict=True):
+        repeats, contradictions = _twins(task, checked.prompt)
+        merged = _taken_for_one(task)
+        lost = _unreachable(task)
+        named += [f"{one} repeats {other}" for one, other in repeats[:_MOST_NAMED]]
+        named += [f"{one} contradicts {other}" for one, other in contradictions[:_MOST_NAMED]]
+        named += [f"{one} is unreachable" for one in lost[:_MOST_NAMED]]
+        counts = [_warning(len(each)) for each in (repeats, contradictions, lost)]
+        table.add_row(name, *counts, ", ".join(merged) or "-", origin)
+    rules = (
+        "Repeated: the question and answer of an earlier example of the split. Contradictions: its "
+        "question with another answer. Unreachable: test answers that score less than 1 even if "
+        "they are met."
+    )
+    table.caption = " ".join([rules, "; ".join(named) + "." if named else ""]).strip()
+    return table
+
+
+def _twins(
+    task: Task, prompt: Prompt | None
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return pairs of examples of one question: with the same answer, and with different ones."""
+    repeats: list[tuple[str, str]] = []
+    contradictions: list[tuple[str, str]] = []
+    for split in (task.train, task.test):
+        firsts: dict[object, Example] = {}
+        for example in split:
+            question = prompt.question(example) if prompt else example.question
+            first = firsts.setdefault(question, example)
+            is_same = first.output.strip() == example.output.strip()
+            if first is not example:
+                (repeats if is_same else contradictions).append((example.id, first.id))
+    return repeats, contradictions
+
+
+def _taken_for_one(task: Task) -> list[str]:
+    """Return the pairs of different labels that the task's metric does not tell apart."""
+    if not task.labels or task.metric in BY_LIKELIHOOD:
+        return []
+    labels = sorted({*task.labels, *(example.output.strip() for example in task.test)})
+    pairs = list(combinations(labels, 2))
+    scores = score(task.metric, [one for one, _ in pairs], [other for _, other in pairs])
+    return [
+        f"{one} = {other}" for (one, other), same in zip(pairs, scores, strict=True) if same == 1
+    ]
+
+
+def _unreachable(task: Task) -> list[str]:
+    """Return the test examples whose answer does not score 1 against itself."""
+    if task.metric in BY_LIKELIHOOD:
+        return []
+    answers = [example.output for example in task.test]
+    scores = zip(task.test, score(task.metric, answers, answers), strict=True)
+    return [example.id for example, value in scores if value < 1]
+
+
 def lengths_table(checked: Checked, encoder: Encoder | None, config: RunConfig) -> PlainTable:
     """Make the table of the lengths of prompts and answers: in tokens with an encoder, which also
     counts cuts, else in words. What a run would refuse is added to the problems."""
@@ -187,7 +257,9 @@ def lengths_table(checked: Checked, encoder: Encoder | None, config: RunConfig) 
         rule = "prompts whose input loses its middle"
         if isinstance(encoder.prompt, Chat):
             rule = "conversations that lose their oldest turns, or the last its middle"
-        names = f" ({', '.join(cut[:_MOST_CUT])}{', ...' * (len(cut) > _MOST_CUT)})" if cut else ""
+        names = (
+            f" ({', '.join(cut[:_MOST_NAMED])}{', ...' * (len(cut) > _MOST_NAMED)})" if cut else ""
+        )
         table.caption = (
             f"Cut: {rule}{names}, to stay with their answer within "
             f"model.max_length={config.model.max_length}."

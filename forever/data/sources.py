@@ -68,10 +68,11 @@ class TaskFiles:
 
     def origin(self) -> str:
         """Say which files are read, and by which keys."""
-        first = next(iter(self.files.values()))
-        _, row = next(self.read(first))
-        splits = [split for split in (WHOLE, "train", "test") if split in self.files]
-        names = [self.files[split].name for split in splits if self.files[split].is_file()]
+        _, row = next(self.read(next(iter(self.files.values()))))
+        if WHOLE in self.files:
+            return f"{self.files[WHOLE].name}, of which a part is held out: {row.shape}"
+        files = (self.files["train"], self.files["test"])
+        names = [path.name for path in files if path.is_file()]
         return f"{' and '.join(names)}: {row.shape}"
 
     def examples(self, split: str) -> tuple[Example, ...]:

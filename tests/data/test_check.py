@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from forever.cli.main import app
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
-from forever.data.check import balance_table, lengths_table, read_tasks, tasks_table
+from forever.data.check import balance_table, doubts_table, lengths_table, read_tasks, tasks_table
 from forever.errors import InputError
 
 Rows = list[dict[str, str]]
@@ -54,6 +54,52 @@ def test_overlap_answers_and_lengths(tmp_path: Path) -> None:
     assert [task.name for _, task in read_tasks(tmp_path, ["b"]).tasks] == ["b"]
     with pytest.raises(InputError, match="'c'"):
         read_tasks(tmp_path, ["c"])
+
+
+def test_what_may_not_be_meant_is_named(tmp_path: Path) -> None:
+    """Questions are those that a model sees: here without surrounding blanks."""
+    train = [row(f"a {n}", ("US", "us", "uk")[n % 3]) for n in range(15)]
+    train += [row("a 0 ", "US"), row("a 0", "uk"), row("a 1", " us"), row("a 4", "US")]
+    tests = [row("new", "US"), row("new", "US"), row("newer", "UK")]
+    written(tmp_path / "mine" / "a", train, tests)
+    pairs = [{"prompt": f"b {n}", "answer": f"so {n}"} for n in range(3)]
+    written(tmp_path / "mine" / "b", pairs, [{"prompt": "c", "answer": "none"}, row("d", "12")])
+    config = run_of(tmp_path, "a", "b").override({"data.metrics": {"b": "numeric"}})
+    table = doubts_table(read_tasks(config))
+    assert [list(record.values()) for record in table.records] == [
+        [
+            "a",
+            3,
+            2,
+            0,
+            "UK = uk, US = us",
+            "train.jsonl and test.jsonl: instruction, input, output",
+        ],
+        ["b", 0, 0, 1, "-", "train.jsonl and test.jsonl: prompt, completion"],
+    ]
+    caption = str(table.caption)
+    assert "a/train/15 repeats a/train/0; a/train/17 repeats a/train/1; a/test/1" in caption
+    assert "a/train/16 contradicts a/train/0; a/train/18 contradicts a/train/4" in caption
+    assert "b/test/0 is unreachable" in caption
+    sensitive = config.override({"data.metrics": {"a": "label_likelihood"}})
+    assert doubts_table(read_tasks(sensitive)).records[0]["labels taken for one"] == "-"
+
+
+def test_a_tasks_file_is_checked_and_shown(tmp_path: Path) -> None:
+    """A text is shown without a prompt, and all of it is supervised."""
+    texts = [{"text": f"It is warm in room {n}."} for n in range(10)]
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in texts), encoding="utf-8")
+    done = CliRunner().invoke(app, ["data", "check", str(path), "--model", "tiny", "--json"])
+    assert done.exit_code == 0
+    page = json.loads(done.stdout)
+    (task,) = page["tasks"]["rows"]
+    assert (task["train"], task["test"], task["metric"]) == (8, 2, "text_likelihood")
+    origin = "texts.jsonl, of which a part is held out: text"
+    assert page["doubts"]["rows"][0]["read as"] == origin
+    for example in page["examples"]["texts"]["examples"]:
+        assert example["prompt"] == ["<|endoftext|>"]
+        assert "".join(example["supervised"]).startswith("Itiswarminroom")
 
 
 def test_a_benchmarks_folder_and_the_one_above_are_checked_alike(

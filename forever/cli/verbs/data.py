@@ -35,7 +35,8 @@ def check(
 ) -> None:
     """Read every task that is found, and show what a model will see of it.
 
-    Sizes, metric, answers, overlap of training and test, lengths and cuts, and examples as tokens.
+    Sizes, metric, answers, overlap of training and test, repeated and contradicting examples,
+    lengths and cuts, and examples as tokens.
     An error names the file and the line; the other tasks are shown all the same.
 
     Examples:
@@ -46,7 +47,13 @@ def check(
     """
     from forever.config.overrides import parse_assignments
     from forever.config.run import RunConfig
-    from forever.data.check import balance_table, lengths_table, read_tasks, tasks_table
+    from forever.data.check import (
+        balance_table,
+        doubts_table,
+        lengths_table,
+        read_tasks,
+        tasks_table,
+    )
     from forever.data.formats import ENDINGS
     from forever.sweeps.named_runs import load_run
 
@@ -73,6 +80,7 @@ def check(
     page = Page()
     page.add("tasks", tasks_table(checked))
     page.add("answers", balance_table(checked))
+    page.add("doubts", doubts_table(checked))
     page.add("lengths", lengths_table(checked, encoder, config))
     if encoder is None:
         page.say(f"Tokens are not shown: {why_none}.")
