@@ -175,7 +175,7 @@ def _losses(learner: Learner, examples: Sequence[Example]) -> np.ndarray:
         part = encoded[begin : begin + learner.config.optim.batch_size]
         logits, targets = answer_logits(learner, part)
         each = F.cross_entropy(logits, targets, reduction="none")
-        for loss in each.split([len(example.answer) for example in part]):
+        for loss in each.split([len(example.learned) for example in part]):
             rows.append((loss.sum().item(), len(loss)))
     return np.array(rows)
 

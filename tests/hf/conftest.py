@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from forever.data.prompts import prompt
+from forever.data.prompts import ALPACA
 from forever.data.tasks import Benchmark, Task
 
 pytest.importorskip("trl", reason="trl is not installed: extra hf")
@@ -18,7 +18,7 @@ Make = Callable[..., Any]
 
 def as_rows(task: Task) -> list[dict[str, str]]:
     """A task's training examples, as TRL names their parts."""
-    return [{"prompt": prompt(e), "completion": e.output} for e in task.train]
+    return [{"prompt": ALPACA.text(e), "completion": e.output} for e in task.train]
 
 
 def digest(trainer: Any) -> str:

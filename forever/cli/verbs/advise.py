@@ -6,16 +6,15 @@ from typer import Argument, Option
 
 from forever.cli.shown import show
 from forever.data.tasks import Example
+from forever.errors import InputError
 from forever.text import Page, PlainTable
-
-_LARGEST = 2**28  # bytes of a file
 
 
 def advise(
     changes: list[str] | None = Argument(
         None, metavar="[KEY=VALUE]...", help="Change the run that is planned: optim.lr=1e-4."
     ),
-    old: Path = Option(..., "--old", help="Examples of what the model knows, as JSON lines."),
+    old: Path = Option(..., "--old", help="Examples of what the model knows."),
     new: Path = Option(..., "--new", help="Examples of what it will learn."),
     model: str = Option(..., "--model", help="The model that knows the old ones."),
     device: str = Option("auto", "--device", help="cpu, cuda or cuda:1."),
@@ -57,15 +56,12 @@ def advise(
 
 
 def read(path: Path, name: str) -> list[Example]:
-    """Read the rows of a file of JSON lines as examples."""
-    from forever.data.rows import ROW
-    from forever.reading import parse_json, read_text
+    """Read a file of rows in any of the formats that a task may have."""
+    from forever.data.formats import ENDINGS, read_rows
 
-    examples: list[Example] = []
-    for number, line in enumerate(read_text(path, _LARGEST).split("\n"), start=1):
-        if line.strip():
-            examples.append(parse_json(line, ROW, path, number).example(f"{name}/{number}"))
-    return examples
+    if not path.name.endswith(ENDINGS):
+        raise InputError(f"--{name} {path}: examples are in files that end in {', '.join(ENDINGS)}")
+    return [row.example(f"{name}/{number}") for number, row in read_rows(path)]
 
 
 def _sentence(dose: float | None, low: float | None, high: float | None, new: int) -> str:
