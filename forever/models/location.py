@@ -233,6 +233,8 @@ def _check_settings(key: str, folder: Path) -> None:
                 problem = f"asks by {name} for a kernel, which is {NO_CODE}"
             elif name == "transformers_weights":
                 problem = f"names a file by {name}; weights must be in {WEIGHTS}"
+            elif name == "quant_method" and value == "bitsandbytes":
+                problem = "has weights of bitsandbytes, which are not trained; give them in bf16"
             elif "layer" in name and isinstance(value, int) and value > _MOST_LAYERS:
                 problem = f"has {name}={value}; at most {_MOST_LAYERS} are made"
             if problem:

@@ -73,6 +73,10 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: [(f / "config.json").unlink(), change(f / "adapter_config.json", r=1)],
         "adapter_config.json",
     ),
+    "four bits": (
+        lambda f: change(f / "config.json", quantization_config={"quant_method": "bitsandbytes"}),
+        "config.json",
+    ),
     "kernel": (
         lambda f: change(f / "config.json", attn_implementation="owner/kernel"),
         "config.json",
