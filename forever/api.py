@@ -179,7 +179,7 @@ class SweepResult:
 
 
 def run(
-    config: str | Path | RunConfig,
+    config: str | Path | RunConfig | Mapping[str, Any],
     changes: Mapping[str, Any] | None = None,
     *,
     out: str | Path = "runs",
@@ -190,7 +190,8 @@ def run(
     """Train or resume one run; a finished one is read and not repeated.
 
     Args:
-        config: a YAML file, a name such as "mini/forever", or a configuration.
+        config: a YAML file, a name such as "mini/forever", a configuration, or its sections as a
+            dict, e.g. {"model": {"name": "tiny"}}.
         changes: values by dotted keys, e.g. {"optim.lr": 1e-3}.
         out: the folder that gets the run's directory.
         workers: processes of Ray Train that share the run; None: it is trained in this one.
@@ -215,7 +216,7 @@ def sweep(
     name: str | Path,
     changes: Mapping[str, Any] | None = None,
     *,
-    on: str | Path | RunConfig | None = None,
+    on: str | Path | RunConfig | Mapping[str, Any] | None = None,
     scale: str = "mini",
     seeds: Sequence[int] | None = None,
     only: Sequence[str] = (),
@@ -292,8 +293,10 @@ def load(folder: str | Path) -> RunResult | SweepResult:
     return SweepResult(study)
 
 
-def _config(run: str | Path | RunConfig) -> RunConfig:
-    """Return the configuration that a name, a file or a configuration stands for."""
+def _config(run: str | Path | RunConfig | Mapping[str, Any]) -> RunConfig:
+    """Return the configuration that a name, a file, sections or a configuration stand for."""
+    if isinstance(run, Mapping):
+        return RunConfig.parse(run)
     return run if isinstance(run, RunConfig) else load_run(str(run))
 
 

@@ -28,7 +28,8 @@ def shown(value: object) -> str:
 def unknown(what: str, name: str, valid: Iterable[str], key: str = "") -> InputError:
     """Make the error for an unknown name: it suggests the nearest valid one, or lists them all."""
     valid = sorted(valid)
-    near = get_close_matches(name[:100], valid, n=1, cutoff=0.6)
+    near = [each for each in valid if each.endswith(f".{name}")]  # optim.lr for lr
+    near = near or get_close_matches(name[:100], valid, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(valid)}"
     return InputError(f"unknown {what} {shown(name)}; {hint}", key=key)
 

@@ -28,6 +28,9 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
+        if isinstance(error, FileNotFoundError | NotADirectoryError | FileExistsError):
+            # Nothing that room would help: a file is where a folder should be, or as below /proc.
+            raise InputError(f"{path} cannot be made ({reason}); give another folder") from None
         raise WriteError(
             f"{path} cannot be written ({reason or one_line(error)}); make room there, or give "
             "another folder; the same command resumes (a run: with --resume)"

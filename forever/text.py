@@ -27,6 +27,8 @@ _UNSEEN = re.compile(
 # The last: formulas of GitHub; links; underscores that do not join two letters.
 _MARKDOWN = re.compile(r"[\\`*~$]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
+# What begins a formula; +FIR, -IAR and numbers do not.
+_FORMULA = re.compile(r"[=@\t\r]|[+-](?=.*(?:\w\(|[|!]))")
 _GREEK = {"β": "beta", "γ": "gamma", "λ": "lambda", "μ": "mu", "τ": "tau", "Δ": "Delta"}
 _LATEX = str.maketrans(
     {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
@@ -43,8 +45,11 @@ _QUERY = (
     r"(?i)(?<=[?&;])([\w.-]{0,60}(?:password|passwd|pwd|secret|token|key|sig|signature|credential"
     r"|auth)[\w-]{0,60})=[^&;\s'\")]*"
 )
-# Tokens of Hugging Face, AWS and GitHub, which are secrets wherever they stand.
+# Tokens of Hugging Face, AWS, GitHub, GitLab, OpenAI and Slack, which are secrets wherever they
+# stand.
 _KEY = r"\bhf_[A-Za-z0-9]{16,}\b|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[opsur]_\w{20,}"
+_KEY += r"|\bgithub_pat_\w{20,}|\bglpat-[\w-]{20,}|\bsk-[\w-]{20,}|\bxox[a-z]-[\w-]{10,}"
+_KEY += r"|(?<=hooks\.slack\.com/services/)\S+|(?<==Basic )\S+"
 # What is masked, in this order, and what it becomes.
 _MASKED = [
     (_LOGIN, "***@"),
@@ -238,6 +243,11 @@ def complain(text: str) -> None:
     """Print something on stderr, in one line and without credentials."""
     text = text[: 10 * _LONGEST]  # what is cut off here is not seen
     print(visible(without_credentials(text)), file=sys.stderr, flush=True)
+
+
+def spreadsheet(text: str) -> str:
+    """Text for a cell of a CSV file, which no spreadsheet takes for a formula."""
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
 def html(text: object) -> str:

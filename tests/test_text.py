@@ -18,6 +18,7 @@ from forever.text import (
     label,
     latex,
     markdown,
+    spreadsheet,
     terminal,
     visible,
     visible_lines,
@@ -53,6 +54,18 @@ def test_a_terminal_shows_it_and_obeys_nothing(text: str) -> None:
     assert plain.count(visible(text).strip()) >= 4
     assert "\x1b]" not in shown
     assert "\x1b[2J" not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "is_formula"),
+    [
+        ("=1+1", True), ("@SUM(A1)", True), ("+cmd|' /C calc'!A0", True), ("-HYPERLINK(1)", True),
+        ("\t=1", True), ("+FIR", False), ("-IAR&PIR", False), ("+16.7 [-1.0, 30.1]", False),
+        ("-3.5", False), ("+FIR (earlier)", False), ("a=b", False), ("", False),
+    ],
+)  # fmt: skip
+def test_a_spreadsheet_computes_no_name(text: str, is_formula: bool) -> None:
+    assert spreadsheet(text) == ("'" if is_formula else "") + text
 
 
 def table_of(text: str) -> PlainTable:

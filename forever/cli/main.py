@@ -13,8 +13,10 @@ from typing import Any
 
 import typer
 
+from forever import __version__
 from forever.cli.boundary import end, without_debug
-from forever.cli.options import command
+from forever.cli.options import Verb, command
+from forever.cli.shown import print_lines
 from forever.cli.verbs import (
     advise,
     data,
@@ -39,12 +41,28 @@ app = typer.Typer(
     "--debug, with any command, shows where an error arose.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 data_app = typer.Typer(
     help="Check benchmark data, and prepare it.",
     epilog="Examples: forever data check DATA, forever data prepare RELEASE --to DATA.",
     no_args_is_help=True,
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print_lines([f"forever {__version__}"])
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(
+        False, "--version", "-V", callback=_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    """Take the options that go before a verb."""
 
 
 def add(
@@ -61,7 +79,7 @@ def add(
     about = "\n\n".join(paragraphs)
     examples = examples.replace("\n    ", "\n  ").replace("[", r"\[")  # which would be markup
     make = to.command(
-        name or None, help=about, epilog=_EXAMPLES + examples, context_settings=settings
+        name or None, cls=Verb, help=about, epilog=_EXAMPLES + examples, context_settings=settings
     )
     make(command(verb, json))
 
@@ -92,6 +110,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # whose encoding may lack letters of a name
             stream.reconfigure(errors="backslashreplace")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not sys.stderr.isatty():  # a log or a pipe, in which progress bars are noise
+        os.environ.setdefault("TQDM_DISABLE", "1")
     sys.argv = without_debug(sys.argv)
     try:
         app()

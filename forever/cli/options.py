@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from typer import Argument, Option
+from typer.core import TyperCommand
 
 from forever.cli.shown import document
 from forever.errors import InputError, shown
@@ -208,6 +209,32 @@ class Rounds(Selection):
         from forever.sweeps.rounds import Limits
 
         return Limits(self.until, self.budget)
+
+
+class Verb(TyperCommand):
+    """A command that says how a setting is written if it is given as an option, `--lr=1e-3`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of a command.
+
+        Raises:
+            InputError: an option is a setting of a run.
+        """
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            name = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
+            if not (name and any(parameter.name == "changes" for parameter in self.params)):
+                raise
+            from forever.config.overrides import dotted_keys
+            from forever.config.run import RunConfig
+
+            keys = [key for key in dotted_keys(RunConfig) if name in (key, key.split(".")[-1])]
+            if not keys:
+                raise
+            raise InputError(
+                f"--{name} is no option but a setting; give it as {' or '.join(keys)}=VALUE"
+            ) from None
 
 
 def command(verb: Callable[..., None], has_json: bool = False) -> Callable[..., None]:

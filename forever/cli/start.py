@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 
 from forever.stopping import listening, received
 
@@ -26,14 +27,31 @@ def main() -> None:
     gc.set_threshold(50_000)
     # To search every installed package for plugins takes a tenth of a second.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    code: object = 1
     try:
         with listening():
             _run()
+    except SystemExit as end:
+        code = end.code
+        raise
     finally:
+        _leave_mlflow_alone(code)
         gc.freeze()  # what is left goes with the process
         # The interpreter takes a while to end, and would print where Ctrl-C met it.
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _leave_mlflow_alone(code: object) -> None:
+    """End here if a thread that was left alone is still sending to MLflow.
+
+    As the interpreter ended it would unwind that thread; if it is in C++ then, as while it draws,
+    C++ would abort the process, and a finished run would look like a failure.
+    """
+    if any(thread.name == "mlflow" for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
 def _run() -> None:

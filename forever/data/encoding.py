@@ -9,7 +9,7 @@ from typing import Any
 
 from forever.data.prompts import ALPACA, Chat, Prompt
 from forever.data.tasks import Example, Task
-from forever.errors import InputError, shown
+from forever.errors import InputError, one_line, shown
 from forever.scores import BY_LIKELIHOOD
 
 
@@ -222,7 +222,16 @@ class Encoder:
         examples = (*task.train, *task.test)
         texts = [*map(self.prompt.text, examples), *map(self.prompt.answer, examples)]
         texts += [each.output for each in examples if isinstance(self.prompt, Chat)]
-        ids = self.tokenizer(texts, add_special_tokens=False).input_ids
+        try:
+            ids = self.tokenizer(texts, add_special_tokens=False).input_ids
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust, which is no Exception
+                raise
+            raise InputError(
+                f"model.name: its tokenizer fails on the data of {task.name}: {one_line(error)}; "
+                "give another model, or mend its tokenizer.json",
+                key="model.name",
+            ) from None
         self._ahead = dict(zip(texts, ids, strict=True))
         self._check_tokens(examples)
         for example in task.train:

@@ -108,6 +108,8 @@ def _load(key: str, config: DatasetConfig, split: str, root: Path | None) -> Any
             options = {"path": "arrow", "data_files": saved}
         elif (path / "state.json").is_file():
             options = {"path": "arrow", "data_files": f"{path}/*.arrow"}
+        else:
+            _check_card(key, path)
     try:
         return datasets.load_dataset(**options, name=config.name, split=split)
     except (ConnectionError, DatasetNotFoundError) as error:
@@ -138,6 +140,33 @@ def _as_text(paths: Sequence[Path]) -> dict[str, Any]:
         return {}
     header = next(csv.reader(StringIO(read_text(tables[0], LARGEST_FILE))), [])
     return {"converters": dict.fromkeys(header, str), "keep_default_na": False}
+
+
+def _check_card(key: str, folder: Path) -> None:
+    """Refuse a folder whose card would have files read that are not in it, or addresses."""
+    from huggingface_hub import DatasetCard
+
+    for name in ("README.md", ".huggingface.yaml"):
+        file = folder / name
+        if not file.is_file():
+            continue
+        text = file.read_text(encoding="utf-8", errors="replace")
+        if name != "README.md":
+            text = f"---\n{text}\n---\n"
+        waiting: list[Any] = [DatasetCard(text, ignore_metadata_errors=True).data.get("configs")]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, Mapping):
+                waiting += value.values()
+            elif isinstance(value, list):
+                waiting += value
+            elif "://" in str(value) or Path(str(value)).is_absolute() or ".." in str(value):
+                raise InputError(
+                    f"{key}.path: {file} names data outside of its folder, {shown(value)}; put the "
+                    "files into the folder, and their names into the card",
+                    key=f"{key}.path",
+                    path=file,
+                )
 
 
 def _decoded(rows: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -217,6 +217,7 @@ def run_prepared(
         if not finished_by_another:
             if world.leads:
                 # Another division of batches moves last bits, as another machine does.
+                begins = not directory.config.is_file()
                 division = {"workers": world.size, "micro_batch": placement.micro_batch}
                 directory.create(config, describe() | division)
                 directory.ended.unlink(missing_ok=True)  # it is resumed
@@ -235,6 +236,10 @@ def run_prepared(
                 method = build_method(config.method)
                 try:
                     run(config, method, prepared.benchmark, session, world, placement.micro_batch)
+                except InputError:  # which is found before anything is trained
+                    if world.leads and begins and not directory.steps.is_file():
+                        directory.clear()
+                    raise
                 except FloatingPointError as error:  # it diverged, and would again
                     if world.leads:
                         directory.end("failed", str(error))

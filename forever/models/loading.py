@@ -12,7 +12,9 @@ from torch import nn
 
 from forever.data.encoding import Limits
 from forever.errors import InputError, shown
-from forever.models.location import NO_CODE, check, find, weights_of
+from forever.models.location import NO_CODE, check, entries, find, read_object, weights_of
+
+_MOST_GROWTH = 100  # characters that a normaliser makes of one
 
 
 class NotHere(InputError):
@@ -73,6 +75,8 @@ def read_tokenizer(path: Path) -> Any:
     from transformers import AutoTokenizer  # seconds
 
     where, options = source(path)
+    if path.is_dir():
+        check_normalizer("model.name", path)
     tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -120,6 +124,17 @@ def check_report(key: str, path: Path, report: Mapping[str, Any], but: str = "\0
     for name, is_shape, needed in sorted(report["mismatched_keys"]):
         shapes = f"{shown(tuple(is_shape))} instead of {tuple(needed)}"
         _refuse(key, path, f"has {shown(name)} of shape {shapes}")
+
+
+def check_normalizer(key: str, folder: Path) -> None:
+    """Refuse a tokenizer whose replacements, one after another, make a text very much longer."""
+    file, growth = folder / "tokenizer.json", 1
+    if file.is_file():
+        for name, value in entries(read_object(key, file).get("normalizer")):
+            if name == "content":
+                growth *= max(1, len(str(value)))
+    if growth > _MOST_GROWTH:
+        _refuse(key, file, f"replaces a character by up to {growth} others")
 
 
 def check_tokens(key: str, path: Path, model: Any, used: Iterable[int]) -> None:

@@ -225,7 +225,7 @@ def _check_settings(key: str, folder: Path) -> None:
     """Refuse settings by which transformers would load more than safetensors and JSON."""
     _refuse_adapter(key, folder)
     for path in sorted(folder.glob("*config*.json")):
-        for name, value in _entries(_read(key, path)):
+        for name, value in entries(read_object(key, path)):
             problem = ""
             if name == "auto_map":
                 problem = f"asks by auto_map for {NO_CODE}"
@@ -255,7 +255,7 @@ def weights_of(key: str, folder: Path) -> list[Path]:
     index = folder / INDEX
     if (folder / WEIGHTS).is_file() or not index.is_file():
         return [folder / WEIGHTS]
-    files = _read(key, index).get("weight_map")
+    files = read_object(key, index).get("weight_map")
     names = {str(name) for name in files.values()} if isinstance(files, dict) else set[str]()
     for name in sorted(names) or ["nothing"]:
         if Path(name).name != name or not name.endswith(".safetensors"):
@@ -264,7 +264,7 @@ def weights_of(key: str, folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
-def _read(key: str, path: Path) -> dict[str, Any]:
+def read_object(key: str, path: Path) -> dict[str, Any]:
     """Return the object in a JSON file of the folder."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -277,7 +277,7 @@ def _read(key: str, path: Path) -> dict[str, Any]:
     return content
 
 
-def _entries(settings: Any) -> Iterator[tuple[str, Any]]:
+def entries(settings: Any) -> Iterator[tuple[str, Any]]:
     """Yield all keys of nested settings with their values."""
     waiting = [settings]
     while waiting:

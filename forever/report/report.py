@@ -29,7 +29,7 @@ from forever.report.format import NOTHING, distinct, minus
 from forever.report.frame import COLUMNS, frame_of, stored_rows, text_table
 from forever.report.joined import folder_table, warnings
 from forever.report.study import Part, Study, read_study
-from forever.report.tables import console_tables
+from forever.report.tables import console_tables, csv_of
 from forever.sweeps.named_runs import scale_of
 from forever.sweeps.search import importances
 from forever.text import visible
@@ -107,7 +107,8 @@ def _section(study: Study, part: Part, to: Path, of_runs: bool) -> dict[str, Any
         shown = {"name": picture.name, "caption": picture.caption, "csv": "", "numbers": None,
                  "address": Markup(f"data:image/svg+xml;base64,{image}")}  # fmt: skip
         if picture.numbers is not None:
-            csv = quote(picture.numbers.to_csv(index=False, float_format="%.6g"), errors="replace")
+            text = csv_of(picture.numbers, float_format="%.6g")
+            csv = quote(text, errors="replace")
             shown["csv"] = Markup(f"data:text/csv;charset=utf-8,{csv}")
             shown["numbers"] = picture.numbers.map(_shown).rename(columns=str)
         drawn.append(shown)

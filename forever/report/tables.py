@@ -16,7 +16,7 @@ from forever.report.format import markdown_table
 from forever.report.frame import frame_of, stored_rows, text_table
 from forever.report.joined import folder_table, warnings
 from forever.report.study import Study
-from forever.text import Page, PlainTable, html, latex
+from forever.text import Page, PlainTable, html, latex, spreadsheet
 from forever.text import markdown as as_markdown
 
 _COSTS = ("replays", "replayed", "padded", "budget", "s")
@@ -90,6 +90,15 @@ def markdown(table: pd.DataFrame) -> str:
     return "\n".join(markdown_table(list(map(as_markdown, table.columns)), rows, align))
 
 
+def csv_of(table: pd.DataFrame, **options: Any) -> str:
+    """A table as CSV, in which no name of others is a formula."""
+
+    def cell(value: Any) -> Any:
+        return spreadsheet(value) if isinstance(value, str) else value
+
+    return table.map(cell).rename(columns=cell).to_csv(index=False, **options)
+
+
 def write_tables(study: Study, path: Path) -> None:
     """Writes the tables of scores and costs, one of each a benchmark, in the format of the suffix:
     .md, .tex or .csv.
@@ -105,7 +114,7 @@ def write_tables(study: Study, path: Path) -> None:
         for kind in ("scores", "costs"):
             table = text_table(frame_of(part.rows), kind)
             if path.suffix == ".csv":
-                texts.append(table.to_csv(index=False))
+                texts.append(csv_of(table))
             elif path.suffix == ".tex":
                 texts.append(latex_table(table, f"{title}: {kind}"))
             else:

@@ -269,6 +269,14 @@ class RunDirectory:
         if not self.config.is_file():
             self.write_config(config.text(), config.fingerprint())
 
+    def clear(self) -> None:
+        """Remove what was written of a run that could not begin; the lock stays, which is held."""
+        for path in self.path.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != ".lock":
+                path.unlink()
+
     def write_config(self, text: str, fingerprint: str) -> None:
         """Write a configuration, with the fingerprint that it had when the run began."""
         write_text(self.config, f"# fingerprint: {fingerprint}\n{text}")

@@ -19,6 +19,7 @@ from forever.data.tasks import Benchmark, Example, Task
 from forever.errors import InputError
 from forever.evaluation.metrics import scores_after
 from forever.files import (
+    WriteError,
     check_digest,
     json_lines,
     read_bytes,
@@ -286,6 +287,10 @@ class Session:
     def _checkpoint(self, update: int) -> None:
         if self.journal is None:
             return
+        if not self.directory.config.is_file():  # it would be made again, without what it is of
+            raise WriteError(
+                f"{self.directory.path} was removed while it was trained; run it again"
+            )
         state, learner = self.progress.state, self.learner
         state.method = self.method.state
         state.digests |= self.answers.digests

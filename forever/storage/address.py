@@ -54,6 +54,11 @@ def local_folder(text: str) -> Path:
         return Path(text)
     if _is_file(text):
         return Path(unquote(urlsplit(text).path))
+    try:
+        text.encode()
+        unquote(text, errors="strict").encode()
+    except UnicodeError:
+        raise InputError(f"{text!r} is not UTF-8; give an address that is") from None
     scheme, place, options = found[1].lower(), found[2].rstrip("/"), found[3] or ""
     user = place.partition("/")[0].rpartition("@")[0]
     if ":" in user or (user and scheme == "s3") or holds_secret(options):

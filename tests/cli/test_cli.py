@@ -17,11 +17,13 @@ from commands import Call
 from helpers import saved
 from made_up import put_result
 
+import forever
 from forever.cli import boundary, start
 from forever.cli.boundary import BAD_INPUT, FAILED, explained
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.files import WriteError
+from forever.launch.local import Placement, run_local
 from forever.sweeps.files import shipped_sweeps
 from forever.sweeps.sweep import Trial
 
@@ -32,6 +34,13 @@ BAD = [
     ("run", "mini/forever"),
     ("run mini/forever optim.lrr=1", "'optim.lr'"),
     ("run mini/forever optim.epochs", "key=value"),
+    ("run mini/forever lr=1", "'optim.lr'"),
+    ("run mini/forever --lr=1e-3", "optim.lr=VALUE"),
+    ("sweep components --warmup-steps 3", "optim.warmup_steps=VALUE"),
+    ("run mini/forever --out /proc/x --mlflow off", "/proc/x"),
+    ("run mini/forever --out /dev/null --mlflow off", "/dev/null"),
+    ("run mini/forever --out s3://b/\udcff", "UTF-8"),
+    ("report s3://b/x?region=\udca2", "UTF-8"),
     ("run superni/7/forever", "data.root"),
     ("run superni/7/forever data.root=nowhere", "/nowhere/superni"),
     ("run mini/forever model.name=./nowhere", "'./nowhere'"),
@@ -86,6 +95,57 @@ def test_options_are_checked_by_typer(words: str, call: Call) -> None:
     code, _, error = call(*words.split(" "))
     assert code == 2
     assert "Usage:" in error
+
+
+def test_short_options_that_every_command_has(call: Call) -> None:
+    for words in (["--version"], ["-V"]):
+        assert call(*words) == (0, f"forever {forever.__version__}\n", "")
+    for words in (["-h"], ["run", "-h"], ["data", "check", "-h"]):
+        code, printed, _ = call(*words)
+        assert (code, printed) == call(*words[:-1], "--help")[:2]
+        assert "Usage:" in printed
+
+
+@pytest.mark.parametrize(
+    "change", [{"model.targets": ["nosuch"]}, {"model.targets": ["mlp"]}, {"model.max_length": 16}]
+)
+def test_a_run_that_cannot_begin_leaves_none_behind(
+    change: dict[str, Any], small_config: RunConfig, tmp_path: Path
+) -> None:
+    """It is refused when the model is there, and before anything is trained."""
+    config = small_config.override({"method.name": "olora", **change})
+    with pytest.raises(InputError):
+        run_local(config, tmp_path / "run", placement=Placement("cpu"))
+    assert [path.name for path in (tmp_path / "run").rglob("*")] == [".lock"]
+
+
+# ---- how a process ends
+
+LATE = """
+import sys, threading, time
+import torch
+from forever.cli import start
+
+def send():
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(lambda gradient: time.sleep(0.001))  # in C++, which is then unwound
+    while True:
+        (x * 2).sum().backward()
+
+threading.Thread(target=send, name="mlflow", daemon=True).start()
+time.sleep(0.1)
+sys.argv = ["forever", *sys.argv[1:]]
+start.main()
+"""
+
+
+@pytest.mark.parametrize(("words", "code"), [("--version", 0), ("report nowhere", 2)])
+def test_a_thread_that_mlflow_keeps_does_not_abort_the_process(words: str, code: int) -> None:
+    """Its exit code and output are those of the command."""
+    command = [sys.executable, "-c", LATE, *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, "terminate" in done.stderr) == (code, False)
+    assert (done.stdout + done.stderr).count("\n") == 1
 
 
 # ---- errors

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from forever.data.collation import pad
@@ -253,3 +253,13 @@ def test_more_tokens_than_positions_are_refused() -> None:
         with pytest.raises(InputError) as refused:
             Encoder(tokenizer, max_length, Limits(None, length + 8)).encode_all(task, new)
         assert refused.value.key == "model.max_length"
+
+
+def test_a_tokenizer_that_panics_is_one_line() -> None:
+    """Rust's panic is no Exception; this expression backtracks without end."""
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    endless = Regex(r"(\w*\s*)*\d{50}")
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(endless, "isolated")
+    with pytest.raises(InputError, match="tokenizer") as refused:
+        Encoder(tokenizer, 512).encode_all(task_of("yes", text="word " * 60), 128)
+    assert refused.value.key == "model.name"

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from helpers import execute
 
 from forever.config.run import RunConfig
@@ -242,3 +243,31 @@ def test_tasks_are_those_that_are_described(
     values["data"] |= changes
     with pytest.raises(InputError, match=message):
         load_benchmark(RunConfig.parse(values).data)
+
+
+# ---- a folder that others made
+
+
+@pytest.mark.parametrize("card", ["README.md", ".huggingface.yaml"])
+@pytest.mark.parametrize(
+    "place", ["../secret/train.jsonl", "{secret}", "http://127.0.0.1:9/x.jsonl"]
+)
+def test_a_card_that_names_data_outside_of_its_folder_is_refused(
+    place: str, card: str, tmp_path: Path
+) -> None:
+    folder, secret = written("jsonl", tmp_path / "own"), tmp_path / "secret"
+    secret.mkdir()
+    as_jsonl(secret, "train", 3)
+    place = place.format(secret=secret / "train.jsonl")
+
+    def card_of(file: str) -> str:
+        configs = [{"split": "train", "path": file}, {"split": "test", "path": ["test.jsonl"]}]
+        text = yaml.safe_dump({"configs": [{"config_name": "default", "data_files": configs}]})
+        return f"---\n{text}---\n# Data\n" if card == "README.md" else text
+
+    (folder / card).write_text(card_of(place), encoding="utf-8")
+    with pytest.raises(InputError) as refused:
+        task_of(folder)
+    assert refused.value.path == folder / card
+    (folder / card).write_text(card_of("train.jsonl"), encoding="utf-8")
+    assert len(task_of(folder).train) == 12

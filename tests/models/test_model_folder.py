@@ -163,6 +163,21 @@ def test_what_does_not_fit_is_one_line(
     assert capfd.readouterr().err == ""  # no table beside the line
 
 
+def replacing(*contents: str) -> dict[str, Any]:
+    """A normaliser that replaces full stops by these texts, one after another."""
+    steps = [{"type": "Replace", "pattern": {"String": "."}, "content": text} for text in contents]
+    return {"type": "Sequence", "normalizers": steps}
+
+
+def test_a_tokenizer_that_lengthens_texts_without_end_is_refused(folder: Path) -> None:
+    change(folder / "tokenizer.json", normalizer=replacing(". .", " \u2581"))
+    loaded(folder)
+    change(folder / "tokenizer.json", normalizer=replacing(*["." * 10] * 9))
+    with pytest.raises(InputError) as refused:
+        loaded(folder)
+    assert refused.value.path == folder / "tokenizer.json"
+
+
 @pytest.mark.parametrize("name", ["~nobody-of-this-name/x", "x" * 5000, __file__, "./nosuch"])
 def test_a_name_that_is_no_model(name: str) -> None:
     with pytest.raises(InputError):

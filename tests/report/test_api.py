@@ -57,7 +57,7 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_import_loads_nothing_and_reading_no_torch(ran: forever.RunResult) -> None:
-    assert {"run", "sweep", "load", "__version__"} <= {*dir(forever)}
+    assert dir(forever) == sorted([*forever.__all__, "__version__"])
     loaded = loaded_by("import forever\ndir(forever)\nhasattr(forever, 'nothing')")
     assert not loaded & {"torch", "ray", "pandas", "numpy", "pydantic", "forever.api"}
     loaded = loaded_by(f"import forever\nforever.load({str(ran.folder)!r}).steps")

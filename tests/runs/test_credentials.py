@@ -3,7 +3,7 @@
 import pytest
 from commands import Call
 
-from forever.text import without_credentials
+from forever.text import holds_secret, without_credentials
 
 SECRET = "s3cret-pw"
 
@@ -31,6 +31,10 @@ SECRET = "s3cret-pw"
         ("Invalid token hf_s3cretpws3cretpw!", "Invalid token ***!"),
         ("Authorization: Bearer s3cret-pw", "Authorization: Bearer ***"),
         ("evaluation.max_new_tokens=3 method.max_tokens=100 RUN@TASK out/a:b@2", None),
+        (f"KEY_OF={'sk-proj-' + 'a1' * 12}", "KEY_OF=***"),
+        ("https://hooks.slack.com/services/T0/B0/s3cret", "https://hooks.slack.com/services/***"),
+        ("AUTH=Basic dXNlcjpwdw==", "AUTH=Basic ***"),
+        ("sk-learn-like-names and task-specific", None),
         ("models/hf_llama_2_7b_converted", None),
         ("Basic reasoning. {q}", None),
         ("nothing: http://host/x?y=1, sqlite:///a.db runs/x@2", None),
@@ -38,6 +42,14 @@ SECRET = "s3cret-pw"
 )
 def test_addresses_lose_their_credentials(text: str, clean: str | None) -> None:
     assert without_credentials(text) == (text if clean is None else clean)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["sk-proj-" + "a1" * 12, "https://hooks.slack.com/services/T0/B0/s3cret", "Basic dXNlcjpwdw=="],
+)
+def test_a_secret_is_refused_under_any_name(value: str) -> None:
+    assert holds_secret(f"PLACE={value}")
 
 
 def test_what_the_environment_keeps_secret_is_known_anywhere(

@@ -65,7 +65,11 @@ def run(
     if config is not None and origin is not None and "=" in config:
         config, words = None, [config, *words]
     if config is None and origin is None:
-        raise InputError("run needs a configuration: a YAML file, or a name such as mini/forever")
+        raise InputError(
+            "run needs a configuration: a name such as mini/forever, or a YAML file, e.g. with "
+            "{data: {benchmark: mine, root: data, order: [a, b]}, model: {name: tiny}, "
+            "method: {name: forever}}; `forever init` writes one"
+        )
     base: Any = load_run(config) if config is not None else origin and origin.config
     settings = base.override(parse_assignments(words))
     key = origin.key(settings) if origin else settings.key()

@@ -33,7 +33,7 @@ from forever.replay.times import day_seven
 from forever.runs.directory import RunDirectory
 from forever.runs.progress import stage_scores
 from forever.sweeps.sweep import MANIFEST, read_manifest
-from forever.text import complain, without_credentials
+from forever.text import complain, spreadsheet, without_credentials
 
 Point = tuple[str, float | None, int]  # name, value and step of a metric; no value is no point
 _LONGEST_KEY = 240  # of a metric; MLflow takes 250
@@ -151,8 +151,9 @@ def _finish(directory: RunDirectory, store: Store, known: Any, result: Mapping[s
         client.log_artifacts(run, str(folder / "adapter"), "adapter")
     client.log_dict(run, {key: result[key] for key in ("tasks", "stages", "matrix")}, "matrix.json")
     scored = zip(result["tasks"], result["matrix"], strict=True)
-    rows = [[task, *scores] for task, scores in scored]
-    client.log_text(run, as_csv(["task", *result["stages"]], rows), "matrix.csv")
+    rows = [[spreadsheet(task), *scores] for task, scores in scored]
+    heads = ["task", *map(spreadsheet, result["stages"])]
+    client.log_text(run, as_csv(heads, rows), "matrix.csv")
     try:
         _draw(directory, store, known)
     except InputError:

@@ -168,6 +168,7 @@ def show_variants(store: Store, parent: Any, study: Any) -> None:
 
     from forever.report.facts import subject
     from forever.report.frame import frame_of, text_table
+    from forever.report.tables import csv_of
 
     run = parent.info.run_id
     tables: dict[str, pd.DataFrame] = {}
@@ -192,7 +193,7 @@ def show_variants(store: Store, parent: Any, study: Any) -> None:
     question = f"{study.file.question} " if study.file and study.file.question else ""
     about = f"{question}{subject(study)}, {len(study.finished)} of {len(study.runs)} runs."
     store.client.set_tag(run, NOTE, sweep_note(tables, about, store.place(parent)))
-    store.client.log_text(run, pd.concat(frames).to_csv(index=False), "variants.csv")
+    store.client.log_text(run, csv_of(pd.concat(frames)), "variants.csv")
     # All metrics have step 0, for which MLflow draws bars. Only what has changed is sent.
     now, metrics = int(time.time() * 1000), list[Metric]()
     for name, slug in slugged(scores, lower=True).items():

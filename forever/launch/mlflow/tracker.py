@@ -4,6 +4,7 @@ One thread of the process does all of it, loading MLflow included. Training neve
 the end of a run for five seconds at most: whatever a server does, it costs no data.
 """
 
+import atexit
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
@@ -34,6 +35,7 @@ _EVERY_S = 30.0
 _AGAIN_S, _SHARE = 60.0, 20.0
 _PATIENCE_S = 5.0  # for all that is left to send at the end of a run
 _SWEEP_PATIENCE_S = 30.0  # and of a sweep
+_AT_EXIT_S = 30.0  # more, at the end of a script
 _TABLE_EVERY_S = 600.0  # of a sweep in progress: the table reads all its runs
 _AWAY = "MLflow does not answer, `forever sync {}` sends it later ({})"
 _LATE = "MLflow has not got all of it yet, {:g} s after the end; `forever sync {}` sends the rest"
@@ -153,6 +155,9 @@ def _sending(
         if sender.is_alive():
             fail(_LATE.format(patience_s, folder))
             left = True
+            # The command line ends without it (cli/start.py). At the end of a script the
+            # interpreter would unwind it, which aborts the process while it is in C++.
+            atexit.register(sender.join, _AT_EXIT_S)
 
 
 def within(seconds: float, work: Callable[[], object]) -> None:
@@ -169,7 +174,7 @@ def within(seconds: float, work: Callable[[], object]) -> None:
         except BaseException as error:
             outcome.set_exception(error)
 
-    Thread(target=do, daemon=True).start()
+    Thread(target=do, name="mlflow", daemon=True).start()
     try:
         outcome.result(seconds)
     except TimeoutError:

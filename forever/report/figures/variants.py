@@ -133,15 +133,15 @@ def pareto(part: Part) -> Iterator[Picture]:
         points.append((seconds, op.value))
     # The front ends at the right edge: what lies below and right of the steps is beaten.
     best = front(points)
-    right = axis.get_xlim()[1]
-    axis.set_xlim(right=right)
+    right = 1.05 * max(seconds for seconds, _ in points)
+    axis.set_xlim(0, right)  # from 0, or equal costs would look different
     x, y = zip(*best, (right, best[-1][1]), strict=True)
     axis.step(x, y, where="post", color=style.INK, linewidth=1.0, zorder=1, label="front")
     if len(rows) <= NAMED:
         style.legend(figure)
     numbers = scored(rows, "op")
     numbers.insert(1, "seconds", [seconds for seconds, _ in points])
-    caption = "OP against time. The line joins what nothing beats in both."
+    caption = "OP against time, without the bounds. The line joins what nothing beats in both."
     yield Picture("pareto", caption, figure, numbers)
 
 
