@@ -235,6 +235,7 @@ def lengths_table(checked: Checked, encoder: Encoder | None, config: RunConfig) 
     numbers = ("prompt, median", "longest", "answer, longest", "cut in training", "in test")
     table = _table(f"lengths in {unit}", *numbers)
     cut: list[str] = []
+    spelt: list[str] = []
     for name, task in checked.named:
         with checked.noting():
             examples = (*task.train, *task.test)
@@ -246,6 +247,7 @@ def lengths_table(checked: Checked, encoder: Encoder | None, config: RunConfig) 
                 encoder.encode_all(task, config.evaluation.max_new_tokens)
                 prompts = [encoder.count(encoder.prompt.text(example)) for example in examples]
                 answers = [encoder.answer_length(example) for example in examples]
+                spelt += [each.id for each in examples if encoder.spells_control_tokens(each)]
                 # A test prompt has no answer to leave room for.
                 tests = [each.id for each in task.test if encoder.encode_prompt(each).truncated]
                 trained = [each.id for each in task.train if encoder.encode(each).truncated]
@@ -257,14 +259,22 @@ def lengths_table(checked: Checked, encoder: Encoder | None, config: RunConfig) 
         rule = "prompts whose input loses its middle"
         if isinstance(encoder.prompt, Chat):
             rule = "conversations that lose their oldest turns, or the last its middle"
-        names = (
-            f" ({', '.join(cut[:_MOST_NAMED])}{', ...' * (len(cut) > _MOST_NAMED)})" if cut else ""
-        )
         table.caption = (
-            f"Cut: {rule}{names}, to stay with their answer within "
+            f"Cut: {rule}{_first(cut)}, to stay with their answer within "
             f"model.max_length={config.model.max_length}."
         )
+        if spelt:
+            table.caption += (
+                f" Control tokens such as EOS are spelt out in {len(spelt)} inputs{_first(spelt)}; "
+                "the model reads them as such."
+            )
     return table
+
+
+def _first(names: list[str]) -> str:
+    """The first of some examples' names, in parentheses."""
+    more = ", ..." if len(names) > _MOST_NAMED else ""
+    return f" ({', '.join(names[:_MOST_NAMED])}{more})" if names else ""
 
 
 def _words(example: Example) -> int:

@@ -262,7 +262,8 @@ class Encoder:
         control = {*self.tokenizer.all_special_ids}
         for example in examples:
             answer = self._ids(example.output)
-            if spelt := control.intersection(answer):
+            asks = example.instruction or example.input  # a text alone may have a template's tokens
+            if asks and (spelt := control.intersection(answer)):
                 raise InputError(
                     f"example {example.id}: its answer has the control token "
                     f"{shown(self.tokenizer.decode([min(spelt)]))}, which decoding leaves out, so "
@@ -276,6 +277,12 @@ class Encoder:
                     f"{self.limits.tokens}; resize the model's embeddings to its tokenizer",
                     key="model.name",
                 )
+
+    def spells_control_tokens(self, example: Example) -> bool:
+        """Whether what an example asks has texts that the tokenizer reads as control tokens."""
+        turns = [turn.content for turn in example.turns]
+        text = " ".join([example.instruction, example.input, *turns])
+        return any(token in text for token in self.tokenizer.all_special_tokens)
 
     def truncated(self, examples: Sequence[Example]) -> int:
         """How many of `examples` lose tokens as training rows."""

@@ -35,6 +35,7 @@ from forever.text import holds_secret, visible_lines, without_credentials
 
 SECRETS = (".env*", ".netrc", ".npmrc", ".pypirc", ".ssh", ".aws", ".kube", "*.pem", "*.key")
 SECRETS += ("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*")
+SECRETS += ("*credentials*.json", ".git-credentials", "gcloud")
 # What runs and installations leave in a folder, whatever .gitignore says.
 _LEFT_BEHIND = [".git", ".venv", "venv", "__pycache__"]
 _LEFT_BEHIND += ["/runs", "/mlruns", "/mlartifacts", "/mlflow.db", "/.mlflow.db.*"]
@@ -219,7 +220,7 @@ def follow(client: JobSubmissionClient, name: str) -> int:
 
     async def show() -> None:
         async for text in client.tail_job_logs(name):
-            print(visible_lines(text), end="", flush=True)
+            print(visible_lines(text.expandtabs()), end="", flush=True)
 
     with _asking(client.get_address()):
         asyncio.run(show())

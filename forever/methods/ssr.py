@@ -69,15 +69,17 @@ def continuations(
 ) -> list[str]:
     """Sample a continuation of each text by its own seed, in order, on all ranks together."""
     how = Sampling(config.temperature, config.top_p, 0, config.repetition_penalty)
+    positions = learner.encoder.limits.positions  # that the model has learned, if it has
+    room = min(config.max_tokens, positions or config.max_tokens)
 
     def write(share: list[tuple[str, int]]) -> list[str]:
         encoded: list[Encoded] = []
         seeds: list[int] = []
         limits: list[int] = []
         for text, seed in share:
-            encoded.append(learner.encoder.encode_text(text, config.max_tokens))
+            encoded.append(learner.encoder.encode_text(text, room))
             seeds.append(seed)
-            limits.append(max(1, config.max_tokens - len(encoded[-1].prompt)))
+            limits.append(max(1, room - len(encoded[-1].prompt)))
         return decoding.sample(learner.backbone, encoded, seeds, limits, how)
 
     return learner.world.spread(prompts, write)

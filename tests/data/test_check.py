@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from helpers import save_kind
 from typer.testing import CliRunner
 
 from forever.cli.main import app
@@ -174,3 +175,29 @@ def test_a_check_and_a_run_agree_on_answers_that_are_too_long(
         with pytest.raises(InputError) as refused:
             CliRunner().invoke(app, ["run", str(file), *options], catch_exceptions=False)
         assert check.stderr == f"error: {refused.value}\n"
+
+
+def test_control_tokens_are_named_in_inputs_and_refused_in_answers(tmp_path: Path) -> None:
+    rows = [row(f"a {n}") for n in range(4)]
+    rows[2]["input"] = "before <|endoftext|> after"
+    written(tmp_path / "mine" / "a", rows, [row("b")])
+    command = ["data", "check", str(tmp_path), "--model", "tiny"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0
+    assert "1 inputs (a/train/2)" in done.stdout
+    rows[2]["output"] = "yes <|endoftext|>"
+    written(tmp_path / "mine" / "b", rows, [row("c")])
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert "b/train/2" in done.stderr
+
+
+def test_a_check_refuses_what_the_model_has_not_learned(
+    backbone_folder: Path, tmp_path: Path
+) -> None:
+    """From the model's settings alone, before a run."""
+    model = save_kind(tmp_path / "model", "gpt2", backbone_folder, n_positions=40)
+    written(tmp_path / "data" / "mine" / "a", [row("a")], [row("b")])
+    done = CliRunner().invoke(app, ["data", "check", str(tmp_path / "data"), "--model", str(model)])
+    assert done.exit_code == 2
+    assert "40 positions" in done.stderr

@@ -230,6 +230,8 @@ def test_control_tokens_in_answers_are_refused_and_in_inputs_are_not() -> None:
         assert "t/train/1" in str(refused.value)
         assert repr(control) in str(refused.value)
         encoder.encode_all(task_of("yes", text=f"word {control} word"), 128)
+    plain = Example("t/train/0", "", "", "a text with <|endoftext|> of a template")
+    encoder.encode_all(Task("t", (plain,), (), "rouge_l", None), 128)
 
 
 def test_tokens_without_an_embedding_are_refused() -> None:

@@ -25,7 +25,7 @@ from forever.runs.environment import code
 ROOT = Path(__file__).parents[2]
 SECRETS = [".env", ".env.local", "code/.netrc", ".npmrc", ".pypirc", ".ssh/config", ".kube/config"]
 SECRETS += ["code/.aws/credentials", "a.pem", "code/b.KEY", "c[1]*.pem", "id_rsa", "id_dsa.old"]
-SECRETS += ["id_ecdsa", "id_ed25519"]
+SECRETS += ["id_ecdsa", "id_ed25519", "my_credentials.json", ".git-credentials", "gcloud/token"]
 WANTED = {"mine.yaml", "data/a.json", "code/x.py", "code/keep.tmp", "key.txt"}
 
 
@@ -63,6 +63,7 @@ def test_a_job_takes_along_the_folder_without_secrets(project: Path, tmp_path: P
     stays = stage(project, tmp_path / "staged")
     assert ray_sends(tmp_path / "staged") == WANTED
     folders = {".ssh/config": ".ssh", ".kube/config": ".kube", "code/.aws/credentials": "code/.aws"}
+    folders["gcloud/token"] = "gcloud"
     assert set(stays) == {folders.get(name, name) for name in SECRETS} | {
         "data/account.json",
         ".env ",
