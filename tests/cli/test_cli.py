@@ -47,7 +47,7 @@ BAD = [
     ("run mini/forever --device gpu --mlflow off", "'gpu'"),
     ("run mini/forever --gpus-per-run 1", "--workers"),
     ("run mini/forever --workers 3-2", "3-2"),
-    ("run mini/forever --fork nowhere", "RUN@TASK"),
+    ("run mini/forever --fork nowhere", "@TASK"),
     ("run mini/forever --fork nowhere@1", "nowhere"),
     ("sweep componets", "'components'"),
     ("sweep components --scale huge", "'huge'"),
