@@ -78,7 +78,8 @@ def _reader(
     fields = {"instruction": columns.instruction, "input": columns.input, "output": columns.output}
     templates = {field: _template(text, names, key) for field, text in fields.items()}
     return lambda row, where: {
-        field: _fill(template, row, where) for field, template in templates.items()
+        field: _fill(template, row, where, may_be_empty=field == "input")
+        for field, template in templates.items()
     }
 
 
@@ -199,9 +200,11 @@ def _template(text: str, columns: list[str], key: str) -> str:
     return text
 
 
-def _fill(template: str, row: Mapping[str, Any], where: str) -> str:
+def _fill(template: str, row: Mapping[str, Any], where: str, may_be_empty: bool) -> str:
     def value(column: re.Match[str]) -> str:
         content = row[column[1]]
+        if content is None and may_be_empty:
+            return ""
         if not isinstance(content, str | int | float):
             kind = "empty" if content is None else type(content).__name__
             raise InputError(

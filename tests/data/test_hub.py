@@ -135,6 +135,18 @@ def test_every_cell_of_a_csv_is_text(tmp_path: Path) -> None:
     assert [example.instruction for example in (*kept.train, *kept.test)] == ["b", "d"]
 
 
+def test_an_input_may_be_empty(tmp_path: Path) -> None:
+    """As in Alpaca's data; a question and an answer may not."""
+    rows = [{"what": f"q {i}", "with": None if i else "it", "code": "a"} for i in range(4)]
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "rows.parquet")
+    columns = {"instruction": "what", "input": "with", "output": "code"}
+    parts = {"train": "train[:2]", "test": "train[2:]"}
+    task = task_of(tmp_path / "rows.parquet", columns=columns, **parts)
+    assert [example.input for example in (*task.train, *task.test)] == ["it", "", "", ""]
+    with pytest.raises(InputError, match="row 1 of train: column 'with' is empty"):
+        task_of(tmp_path / "rows.parquet", columns={**columns, "output": "with"}, **parts)
+
+
 def test_one_file_and_columns_that_go_by_their_names(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("prompt,completion\n" + "".join(f"q {i},0{i}\n" for i in range(10)), "utf-8")
@@ -175,8 +187,8 @@ def test_splits_filters_and_numbers_of_examples(folder: Path) -> None:
 
 def test_a_run_on_a_dataset(folder: Path, small_config: RunConfig, tmp_path: Path) -> None:
     """From a description to a score; the order is that of the description."""
-    columns = {"instruction": "Is {colour} cold?", "output": "answer"}
-    twice = described(folder)["data"]["datasets"]
+    columns = {"instruction": "Is {colour} cold?", "output": "shape"}  # in words of the model
+    twice = described(folder, columns={**COLUMNS, "output": "shape"})["data"]["datasets"]
     twice["cold"] = {"path": str(folder), "columns": columns}
     values = small_config.model_dump(mode="json")
     config = RunConfig.parse({**values, "data": {"benchmark": "mine", "datasets": twice}})
