@@ -59,7 +59,7 @@ def test_a_terminal_shows_it_and_obeys_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "is_formula"),
     [
-        ("=1+1", True), ("@SUM(A1)", True), ("+cmd|' /C calc'!A0", True), ("-HYPERLINK(1)", True),
+        ("=1+1", True), ("@SUM(B)", True), ("+cmd|' /C calc'!A0", True), ("-HYPERLINK(1)", True),
         ("\t=1", True), ("+FIR", False), ("-IAR&PIR", False), ("+16.7 [-1.0, 30.1]", False),
         ("-3.5", False), ("+FIR (earlier)", False), ("a=b", False), ("", False),
     ],

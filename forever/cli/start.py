@@ -51,7 +51,7 @@ def _leave_mlflow_alone(code: object) -> None:
     if any(thread.name == "mlflow" for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+        os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _run() -> None:

@@ -215,9 +215,9 @@ def run_prepared(
             follow(directory.path)
         world.wait()  # the leader changes files from here on
         if not finished_by_another:
+            begins = world.leads and not directory.config.is_file()
             if world.leads:
                 # Another division of batches moves last bits, as another machine does.
-                begins = not directory.config.is_file()
                 division = {"workers": world.size, "micro_batch": placement.micro_batch}
                 directory.create(config, describe() | division)
                 directory.ended.unlink(missing_ok=True)  # it is resumed
@@ -237,7 +237,7 @@ def run_prepared(
                 try:
                     run(config, method, prepared.benchmark, session, world, placement.micro_batch)
                 except InputError:  # which is found before anything is trained
-                    if world.leads and begins and not directory.steps.is_file():
+                    if begins and not directory.steps.is_file():
                         directory.clear()
                     raise
                 except FloatingPointError as error:  # it diverged, and would again
