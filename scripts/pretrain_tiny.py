@@ -24,7 +24,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from forever.data.prompts import prompt, prompt_parts
+from forever.data.prompts import Prompt
 from forever.data.tasks import Example
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"
@@ -35,8 +35,8 @@ Row = tuple[list[int], int]  # the tokens, and how many of them are prompt
 
 def template_pieces() -> list[str]:
     """The fixed text of the prompt, cut where the fields begin."""
-    with_input = prompt_parts(Example("", "", "x", ""))
-    without = prompt_parts(Example("", "", "", ""))
+    with_input = Prompt().parts(Example("", "", "x", ""))
+    without = Prompt().parts(Example("", "", "", ""))
     head, tail = with_input[0].split("\n\n### Input:\n")
     return [head, f"\n\n### Input:\n{tail}", with_input[2], without[0]]
 
@@ -98,7 +98,7 @@ def encode(examples: list[Example], tokenizer: PreTrainedTokenizerFast) -> list[
     rows: list[Row] = []
     eos = cast(int, tokenizer.eos_token_id)
     for example in examples:
-        head = tokenizer(prompt(example) if example.instruction else "")["input_ids"]
+        head = tokenizer(Prompt().text(example) if example.instruction else "")["input_ids"]
         answer = tokenizer(example.output)["input_ids"]
         rows.append(([*head, *answer, eos], len(head)))
     return rows

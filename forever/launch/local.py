@@ -214,8 +214,8 @@ def run_prepared(
         if not world.leads:
             follow(directory.path)
         world.wait()  # the leader changes files from here on
+        begins = world.leads and not directory.config.is_file()
         if not finished_by_another:
-            begins = world.leads and not directory.config.is_file()
             if world.leads:
                 # Another division of batches moves last bits, as another machine does.
                 division = {"workers": world.size, "micro_batch": placement.micro_batch}
