@@ -251,6 +251,9 @@ def group_section(group: Path) -> str:
         report = read_json(group / REPORT)
         columns = ["variant", "runs", "OP", "BWT", "less", "difference in OP", "verdict"]
         for part in report["parts"]:
+            if effects := part["analyses"].get("main_effects"):
+                lines += [table(*_effects(effects))]
+                continue  # whose cells are in report.json
             known = [row for row in part["rows"] if row["op"]]
             rows = [_cells(row) for row in known]
             names = [*columns, "replayed", "updates"]
@@ -269,6 +272,22 @@ def group_section(group: Path) -> str:
     if singles:
         lines += [table(["run", "seed", "OP", "BWT", "forgetting", "updates"], singles)]
     return "\n".join(lines)
+
+
+def _effects(main_effects: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns of a table of main effects, and its rows."""
+    columns = ["factor", "level", "OP", f"difference in {main_effects['blocks']} blocks", "verdict"]
+    rows = [
+        [
+            effect["factor"],
+            effect["level"],
+            f"{effect['score']:.1f}",
+            interval(effect["difference"]),
+            effect["verdict"] or "–",
+        ]
+        for effect in main_effects["effects"]
+    ]
+    return columns, rows
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -184,7 +184,7 @@ def test_control_tokens_are_named_in_inputs_and_refused_in_answers(tmp_path: Pat
     command = ["data", "check", str(tmp_path), "--model", "tiny"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0
-    assert "1 inputs (a/train/2)" in done.stdout
+    assert "1 inputs (a/train/2)" in " ".join(done.stdout.split())
     rows[2]["output"] = "yes <|endoftext|>"
     written(tmp_path / "mine" / "b", rows, [row("c")])
     done = CliRunner().invoke(app, command)

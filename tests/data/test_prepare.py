@@ -164,7 +164,7 @@ def test_nothing_is_overwritten_and_nothing_is_written_by_half(
         run(release, out)
     assert refused.value.path == out / "long_sequence"
     assert content(out) == before
-    with pytest.raises(WriteError):
+    with pytest.raises(InputError, match="cannot be made"):
         run(release, out / "long_sequence" / "sources.json")
     (tmp_path / "empty").mkdir()
     for place in ("nowhere", "empty"):
