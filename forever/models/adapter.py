@@ -296,12 +296,28 @@ def _load(model: nn.Module, folder: Path) -> None:
 
     handle, path = attached(model), folder / ADAPTER[1]
     expected = get_peft_model_state_dict(handle, save_embedding_layers=False)
-    set_peft_model_state_dict(handle, read_tensors(path, expected))
+    whole = get_peft_model_state_dict(handle, save_embedding_layers=True)
+    base = {name: whole[name] for name in whole.keys() - expected.keys()}
+    set_peft_model_state_dict(handle, read_tensors(path, expected, base))
 
 
-def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return an adapter's tensors; InputError if not of the names and shapes expected."""
+def read_tensors(
+    path: Path, expected: Mapping[str, Tensor], base: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Return an adapter's tensors; InputError if not of the names and shapes expected.
+
+    Args:
+        base: weights of the model that the file may have, too, if they are the same: PEFT saves
+            the embedding beside an adapter of it.
+    """
     tensors = load_file(path)
+    for name, tensor in (base or {}).items():
+        if name in tensors and not torch.equal(tensors.pop(name), tensor.cpu()):
+            raise InputError(
+                f"{path} has other weights of {shown(name)} than the model; an embedding that was "
+                "trained whole is no adapter: give the model that has it",
+                path=path,
+            )
     for name in sorted(tensors.keys() | expected.keys()):
         has, needs = (
             list(some[name].shape) if name in some else "nothing" for some in (tensors, expected)

@@ -117,6 +117,8 @@ def resolve(value: Any, key: str, runs: Sequence[RunConfig]) -> Any:
     if not isinstance(value, Relative):
         return value
     of = value.of or key
+    if value.times == 1 and isinstance(listed := value_of(of, runs[0]), tuple):
+        return listed  # such as a budget for each task
     numbers = [number for run in runs if isinstance(number := value_of(of, run), int | float)]
     if not numbers:
         if value.otherwise is None:

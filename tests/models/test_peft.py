@@ -3,6 +3,7 @@
 import gc
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -293,7 +294,10 @@ def trained_by_peft(config: RunConfig, folder: Path, **description: Any) -> dict
         torch.manual_seed(1)
         for parameter in trained(theirs):
             parameter.copy_(torch.randn_like(parameter) / 10)
-    theirs.save_pretrained(folder)
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # PEFT saves the embedding beside an adapter of it
+        theirs.save_pretrained(folder)
     return load_file(folder / "adapter_model.safetensors")
 
 
@@ -316,8 +320,8 @@ def test_an_adapter_of_peft_comes_back_as_it_was(
     learner = build_learner(config, build_method(config.method), World())
     lora.save_peft(learner.backbone.model, tmp_path / "back", config.model.name)
     back = load_file(tmp_path / "back" / "adapter_model.safetensors")
-    assert back.keys() == tensors.keys()
-    assert all(torch.equal(back[key], tensor) for key, tensor in tensors.items())
+    assert back.keys() == {key for key in tensors if "base_layer" not in key}
+    assert all(torch.equal(tensors[key], tensor) for key, tensor in back.items())
     then, now = (
         json.loads((tmp_path / folder / "adapter_config.json").read_text("utf-8"))
         for folder in ("trl", "back")

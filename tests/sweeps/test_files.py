@@ -56,6 +56,7 @@ ANEW = {
     },
     "spacing": {"step clock", "random times", "end only", "pad", "mix_replay"},
     "demo": {"+RR", "+ER"},
+    "forgetting_rate": {"forever"},
     "main_results": {"sapt, lambda = 2"},
     "baselines": {"sapt, lambda = 2"},
     "baseline_variants": {
@@ -109,6 +110,15 @@ def test_a_budget_of_seconds_replaces_that_of_the_file(seconds: float | None) ->
     for trial in sweep.trials():
         expected = seconds if trial.variant in BOUNDS else seconds or 0.12
         assert trial.config.budget.seconds == expected
+
+
+def test_a_budget_for_each_task_replaces_that_of_the_file() -> None:
+    base, doses = load_run("mini/forever"), (1, 2, 3, 4, 5, 6, 7)
+    (trial, *_) = load_sweep("when_how_doses").expand(base, (0,)).trials()
+    assert trial.config.budget.examples == 26
+    changes = {"budget.examples": [*doses]}
+    for trial in load_sweep("when_how_doses").expand(base, (0,), changes).trials():
+        assert trial.config.budget.examples == doses
 
 
 # ---- files of one's own
