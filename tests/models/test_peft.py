@@ -330,6 +330,17 @@ def test_an_adapter_of_peft_comes_back_as_it_was(
     assert sorted(then["target_modules"]) == now["target_modules"]
 
 
+def test_an_adapter_with_another_embedding_is_refused(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
+    tensors = trained_by_peft(small_config, tmp_path, **ADAPTERS["LoRA of embeddings"])
+    (name,) = [key for key in tensors if "base_layer" in key]
+    save_file(tensors | {name: tensors[name] + 1}, tmp_path / "adapter_model.safetensors")
+    config = beginning(small_config, tmp_path)
+    with pytest.raises(InputError, match=r"other weights of .*embed_tokens"):
+        build_learner(config, build_method(config.method), World())
+
+
 def test_a_run_goes_on_with_an_adapter_and_exports_it(
     small_config: RunConfig, tmp_path: Path, call: Call
 ) -> None:
