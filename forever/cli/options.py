@@ -233,7 +233,7 @@ class Verb(TyperCommand):
             if not keys:
                 raise
             raise InputError(
-                f"--{name} is no option but a setting; give it as {' or '.join(keys)}=VALUE"
+                f"--{name} is not an option but a setting; give it as {' or '.join(keys)}=VALUE"
             ) from None
 
 

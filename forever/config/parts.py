@@ -244,7 +244,7 @@ class DataConfig(Part):
             raise unknown("prompt", value, [*PROMPTS, "FILE.jinja"])
         text = read_text(path_of(value, "data.prompt"), _LARGEST_TEMPLATE)
         if not is_template(text):
-            raise InputError(f"{value} is no chat template: it has no {{{{ }}}} and no {{% %}}")
+            raise InputError(f"{value} is not a chat template: it has no {{{{ }}}} and no {{% %}}")
         return text
 
     @model_validator(mode="after")

@@ -53,7 +53,7 @@ class RunConfig(RunParts):
         A new `method.name` starts from that method's defaults.
         """
         values = self.model_dump(mode="json")
-        # A default is no choice, see `model.init`.
+        # A default is not a choice, see `model.init`.
         values["model"] = self.model.model_dump(mode="json", exclude_unset=True)
         if changes.get("method.name", self.method.name) != self.method.name:
             values["method"] = {}

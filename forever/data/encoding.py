@@ -225,7 +225,7 @@ class Encoder:
         try:
             ids = self.tokenizer(texts, add_special_tokens=False).input_ids
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of Rust, which is no Exception
+            if type(error).__name__ != "PanicException":  # of Rust, which is not an Exception
                 raise
             raise InputError(
                 f"model.name: its tokenizer fails on the data of {task.name}: {one_line(error)}; "

@@ -72,7 +72,7 @@ def _parquet(path: Path) -> Rows:
                 yield number, _row(cells, path, f"{path}, row {number}")
                 number += 1
     except (ArrowException, OSError) as error:
-        raise InputError(f"{path} is no parquet file ({one_line(error)})", path=path) from None
+        raise InputError(f"{path} is not a parquet file ({one_line(error)})", path=path) from None
 
 
 def _row(cells: dict[str, Any], path: Path, where: str, line: int | None = None) -> Row:

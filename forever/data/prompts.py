@@ -176,7 +176,7 @@ class Chat(Prompt):
     def rendered(self, example: Example) -> tuple[str, list[tuple[int, int]]]:
         """The whole text, and where in it the supervised answers begin and end.
 
-        An answer begins where the template would have the model go on, and ends with the turn.
+        An answer begins where the template would have the model continue, and ends with the turn.
 
         Raises:
             InputError: the template refuses the example, or writes it in another way once it has

@@ -179,7 +179,7 @@ def _files_of_tasks(folder: Path) -> Iterator[TaskFiles]:
     if any(map(is_folder, paths)) or any(_named(folder, "train")):
         return
     for path in paths:
-        # JSON that is no list may be anything.
+        # JSON that is not a list may be anything.
         is_table = path.name.endswith(ENDINGS) and (path.suffix != ".json" or _is_list(path))
         if is_table and _stem(path) not in _NO_TASKS:
             yield TaskFiles(_stem(path), {WHOLE: path}, read_rows)

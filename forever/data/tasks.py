@@ -59,7 +59,7 @@ Splits = tuple[tuple[Example, ...], tuple[Example, ...]]  # train, test
 
 @dataclass(frozen=True)
 class Learned:
-    """What a run wrote of a task: enough to go on from it when its training examples are gone."""
+    """What a run wrote of a task: enough to continue when its training examples are gone."""
 
     digest: str
     test_digest: str

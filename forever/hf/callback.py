@@ -46,7 +46,7 @@ class Forever(TrainerCallback, ExportableState):
 
     Args:
         memory: examples of earlier tasks, in the form that the trainer's `train_dataset` has; the
-            trainer prepares them in the same way. None is no replay.
+            trainer prepares them in the same way. None means no replay.
         anchor: on every example that is trained, the answer's distribution is also held to that of
             the "base", the model without its adapter, or to that of the model at the start of the
             "task". It costs a forward pass more of each.

@@ -315,7 +315,7 @@ def read_tensors(
         if name in tensors and not torch.equal(tensors.pop(name), tensor.cpu()):
             raise InputError(
                 f"{path} has other weights of {shown(name)} than the model; an embedding that was "
-                "trained whole is no adapter: give the model that has it",
+                "trained whole is not an adapter: give the model that has it",
                 path=path,
             )
     for name in sorted(tensors.keys() | expected.keys()):

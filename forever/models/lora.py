@@ -107,7 +107,7 @@ def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> 
 
     Raises:
         InputError: a target matches no layer of the model or one that is not linear, or the adapter
-            of `part.init` is no plain LoRA for them.
+            of `part.init` is not a plain LoRA for them.
     """
     from transformers.pytorch_utils import Conv1D
 
@@ -130,7 +130,7 @@ def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> 
         linear = isinstance(layer, nn.Linear | Conv1D)
         if last in part.targets and not linear:
             raise InputError(
-                f"model.targets: {name} is no linear layer ({type(layer).__name__}), and this "
+                f"model.targets: {name} is not a linear layer ({type(layer).__name__}), and this "
                 "method adapts no others; leave it out, or take a method with one adapter",
                 key="model.targets",
             )

@@ -234,7 +234,8 @@ QUICK = [
     "--help",
     "run --help",
     "sweep --list",
-    *[words for words, _ in BAD if "--device" not in words],
+    # A folder that cannot be made is found when a run makes it, and has loaded torch.
+    *[words for words, _ in BAD if "--device" not in words and "--mlflow off" not in words],
     "export nowhere --to somewhere",
     "init --on mini/forevr",
     "data prepare nowhere --to somewhere",
@@ -251,7 +252,7 @@ for words in sys.argv.pop(1).split(";"):
         with redirect_stdout(StringIO()):
             main()
     except SystemExit:
-        print(words, *sorted(heavy & sys.modules.keys()), sep=", ")
+        print(ascii([words, *sorted(heavy & sys.modules.keys())]))
 """
 
 
@@ -264,7 +265,7 @@ def python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProc
 def test_help_lists_and_refusals_load_no_heavy_package(tmp_path: Path) -> None:
     """To load torch takes two seconds, pandas half a one; Typer and pydantic may be loaded."""
     done = python(IMPORTS, tmp_path, " ".join(HEAVY), ";".join(QUICK))
-    assert done.stdout.splitlines() == QUICK, done.stderr
+    assert done.stdout.splitlines() == [ascii([words]) for words in QUICK], done.stderr
 
 
 # ---- what verbs do

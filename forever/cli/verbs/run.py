@@ -48,17 +48,7 @@ def run(
         rule = "--gpus-per-run and --ray-logs are about Ray's workers"
         raise InputError(f"{rule}; give --workers, too")
 
-    # The run that is forked. To fork is to read a checkpoint, for which torch is loaded.
-    origin = None
-    if fork:
-        name, at, task = fork.rpartition("@") if "@" in fork else (fork, "", "")
-        folder = local_folder(name)
-        download(folder, weights=True)
-        if not (name and (folder / "config.yaml").is_file()):  # known before torch is loaded
-            raise InputError(f"--fork {fork}: a run's folder is expected, perhaps with @TASK")
-        from forever.runs.fork import find_origin
-
-        origin = find_origin(f"{folder}{at}{task}")
+    origin = _origin(fork) if fork else None
 
     # The configuration and the folder. Without CONFIG it is that of the run that is forked.
     words = changes or []
@@ -97,6 +87,21 @@ def run(
     lost = lost_tasks(result, read_run(directory.path).answers)
     print_lines(lost)
     note(run=directory.path, scores={name: result.get(name) for name in SCORES}, lost=lost)
+
+
+def _origin(fork: str) -> Any:
+    """Return the run and the task that are forked. To fork is to read a checkpoint, for which torch
+    is loaded."""
+    from forever.launch.copies import download
+
+    name, at, task = fork.rpartition("@") if "@" in fork else (fork, "", "")
+    folder = local_folder(name)
+    download(folder, weights=True)
+    if not (name and (folder / "config.yaml").is_file()):  # known before torch is loaded
+        raise InputError(f"--fork {fork}: a run's folder is expected, perhaps with @TASK")
+    from forever.runs.fork import find_origin
+
+    return find_origin(f"{folder}{at}{task}")
 
 
 class _Progress(Console):
