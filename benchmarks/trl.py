@@ -7,7 +7,6 @@ The tasks are two of `mini`: both are answered with yes or no, so only the instr
 apart. Each way to learn the second task starts from the same model, which has learned the first.
 """
 
-import copy
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -26,6 +25,7 @@ from transformers import (
 
 from forever.data.mini import mini_task
 from forever.hf import Forever, mix
+from forever.training.memory import balanced_choice
 
 FIRST, SECOND = "advice", "opening"
 MEMORY = 20  # examples of the first task
@@ -97,23 +97,34 @@ def main(
     make = {"sft": sft, "plain": plain}[trainer]
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     data = [part for name in (FIRST, SECOND) for part in rows(name)]
+    # As `close_task` chooses: as many of each answer.
+    data.append(data[0].select(balanced_choice(data[0]["completion"], MEMORY, range(len(data[0])))))
     if trainer == "plain":
         data = [tokens(part, tokenizer) for part in data]
-    old, old_test, new, new_test = data
+    old, old_test, new, new_test, memory = data
     held_out = {"old": old_test, "new": new_test}
-    torch.manual_seed(0)
-    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, trust_remote_code=False)
-    lora = LoraConfig(
-        r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"
-    )
-    first = make(get_peft_model(base, lora), tokenizer, old, held_out, {})
+
+    def adapted(trained: dict[str, Any] | None = None) -> Any:
+        # Not a copy of a trained model: SFTTrainer binds what it changes to the one that it had.
+        torch.manual_seed(0)
+        base = AutoModelForCausalLM.from_pretrained(
+            model, dtype=torch.float32, trust_remote_code=False
+        )
+        targets = ["q_proj", "v_proj"]
+        lora = LoraConfig(r=8, lora_alpha=16, target_modules=targets, task_type="CAUSAL_LM")
+        adapter = get_peft_model(base, lora)
+        if trained is not None:
+            set_peft_model_state_dict(adapter, trained)
+        return adapter
+
+    first = make(adapted(), tokenizer, old, held_out, {})
     results = {"before": first.evaluate()}
     first.train()
     results["after the first task"] = first.evaluate()
-    memory, learned = old.select(range(MEMORY)), copy.deepcopy(first.model)
+    learned = get_peft_model_state_dict(first.model)
 
     def learn(name: str, forever: Forever, train: Dataset) -> int:
-        following = make(copy.deepcopy(learned), tokenizer, train, held_out, {})
+        following = make(adapted(learned), tokenizer, train, held_out, {})
         forever.attach(following)
         following.train()
         results[name] = {**following.evaluate(), "replayed": forever.replayed}

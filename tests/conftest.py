@@ -57,6 +57,9 @@ def benchmark_of_three() -> Benchmark:
 def backbone_folder(
     tmp_path_factory: pytest.TempPathFactory, benchmark_of_three: Benchmark
 ) -> Path:
+    """A toy language model, or a real one of your own by FOREVER_TEST_MODEL=FOLDER."""
+    if folder := os.environ.get("FOREVER_TEST_MODEL"):
+        return Path(folder)
     return save_backbone(tmp_path_factory.mktemp("backbone"), benchmark_of_three)
 
 

@@ -51,8 +51,9 @@ class Forever(TrainerCallback, ExportableState):
             the "base", the model without its adapter, or to that of the model at the start of the
             "task". It costs a forward pass more of each.
         anchor_weight: the weight of that term, a mean KL divergence in nats a token.
-        lr: the learning rate of replay. None is the trainer's highest, because its usual schedule
-            ends at zero, where replay would do nothing.
+        lr: the learning rate of all replay. None is that of the update before an event, and for the
+            replay that ends a task the trainer's highest, because its usual schedule ends at zero,
+            where replay would do nothing; `end_rate="current"` or `"none"` changes that.
         seed: of the order in which memory is replayed, and of dropout while it is.
         settings: FOREVER's own, such as `days`, `clock`, `day_steps`, `memory_epochs` or `beta`,
             by the names and with the defaults of the `method` section of a run.
@@ -212,7 +213,8 @@ class Forever(TrainerCallback, ExportableState):
         at_end = event.day is None
         number = self.trigger.events + at_end
         beta = self.regularizer.strength(event.pace)
-        rate = None if at_end and self.config.end_rate == "current" else self._rate
+        highest = at_end and self.config.end_rate == "whole"
+        rate = self._rate if highest or self.lr is not None else None
         batches = list(self._batches(number, passes))
         if not batches:
             return
@@ -227,6 +229,7 @@ class Forever(TrainerCallback, ExportableState):
             self.replayed += count
             numbers = {"event": number, "days": event.days, "pace": event.pace, "beta": beta}
             numbers |= {"updates": len(batches), "examples": count, "dose": self.replayed}
+            numbers |= {"lr": self.trainer.optimizer.param_groups[0]["lr"]}
             numbers |= {} if event.day is None else {"day": event.day}
             log(self.trainer, {**numbers, "loss": sum(losses) / len(losses)})
 

@@ -128,6 +128,24 @@ def test_an_event_is_the_update_worked_out_by_hand(
     torch.testing.assert_close(result, expected)
 
 
+@pytest.mark.parametrize(
+    ("settings", "last"), [({}, 0.01), ({"end_rate": "current"}, 0.0), ({"lr": 0.002}, 0.002)]
+)
+def test_an_event_has_the_rate_of_the_task_and_the_last_one_the_highest(
+    make: Any, old: Any, settings: dict[str, Any], last: float
+) -> None:
+    """As in Algorithm 1's own loop, unless `lr` is given; the schedule is linear from 0.01 to 0."""
+    trainer = make()
+    Forever(memory=old, day_steps=3, clock="steps", **settings).attach(trainer)
+    trainer.train()
+    *within, end = events(trainer)
+    assert [event["step"] for event in within] == [3, 6, 12]
+    current = [0.01 * (1 - event["step"] / 16) for event in within]
+    expected = [settings["lr"]] * 3 if "lr" in settings else current
+    assert [event["replay/lr"] for event in within] == pytest.approx(expected)
+    assert end["replay/lr"] == pytest.approx(last)
+
+
 def test_a_plain_trainer_replays_too(
     backbone_folder: Path, base_config: RunConfig, tmp_path: Path
 ) -> None:
