@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MultipleLocator, NullLocator
 
 from forever.files import read_json
 from scripts.keep import REPORT, RESULTS
@@ -24,6 +24,8 @@ SCHEDULES = {
     "vbm": "VBM",
     "interleaved": "mixed into batches",
 }
+# How the report names the variants of `when_how` at each learning rate.
+RATES = {"constant rate": "", "linear decay": " (optim.schedule=linear)"}
 SHARES = ("2.5 %", "5 %", "10 %", "25 %", "50 %")
 TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)
 GREY, BLUE, RED = "#777777", "#004488", "#CC6677"
@@ -57,6 +59,40 @@ def draw_differences(axis: Axes, rows: Rows, names: Sequence[str], colours: Sequ
     axis.xaxis.set_major_locator(FixedLocator(TICKS))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:+g}" if x else "0")
+
+
+def when_and_how() -> Figure:
+    """Draw the main effects with their intervals, and OP of each cell at both learning rates."""
+    part = read_json(RESULTS / "when_how-mini" / REPORT)["parts"][0]
+    effects = part["analyses"]["main_effects"]["effects"]
+    levels = {f: [e["level"] for e in effects if e["factor"] == f] for f in ("when", "how")}
+    figure = Figure(figsize=(11, 3.9), layout="constrained")
+    axis, *maps = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
+    compared = [effect for effect in effects if effect["difference"]]
+    axis.spines[["top", "right"]].set_visible(False)
+    colours = [COLOURS.get(effect["verdict"], GREY) for effect in compared]
+    draw_differences(axis, compared, [effect["level"] for effect in compared], colours)
+    axis.set_xscale("linear")
+    axis.xaxis.set_major_locator(MultipleLocator(1))
+    axis.invert_yaxis()
+    axis.axhline(len(levels["when"]) - 1.5, color=GREY, linewidth=0.6)
+    axis.set_xlabel("OP less standard days, or less no anchor, points")
+    axis.set_title("main effects, 95 % for all nine", fontsize=10)
+    scores = {row["variant"]: row["op"]["value"] for row in part["rows"]}
+    for heat, (title, suffix) in zip(maps, RATES.items(), strict=True):
+        cells = [[scores[f"{w} {h}{suffix}"] for h in levels["how"]] for w in levels["when"]]
+        heat.imshow(cells, cmap="Blues", vmin=min(scores.values()), vmax=max(scores.values()))
+        for y, line in enumerate(cells):
+            for x, value in enumerate(line):
+                dark = value > (min(scores.values()) + max(scores.values())) / 2
+                colour = "white" if dark else "black"
+                heat.text(x, y, f"{value:.1f}", color=colour, ha="center", va="center", fontsize=8)
+        heat.set_xticks(range(len(levels["how"])), levels["how"], rotation=30, ha="right")
+        heat.set_yticks(range(len(levels["when"])), levels["when"])
+        heat.set_title(f"OP (%), {title}", fontsize=10)
+        heat.set_aspect("auto")
+    maps[1].set_yticks([])
+    return figure
 
 
 def at_one_budget() -> Figure:
@@ -115,7 +151,12 @@ def by_dose() -> Figure:
     return figure
 
 
-FIGURES = {"budget": at_one_budget, "paper": beside_the_paper, "dose": by_dose}
+FIGURES = {
+    "when-how": when_and_how,
+    "budget": at_one_budget,
+    "paper": beside_the_paper,
+    "dose": by_dose,
+}
 
 
 if __name__ == "__main__":

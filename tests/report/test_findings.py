@@ -51,3 +51,13 @@ def test_figures_show_the_committed_numbers() -> None:
                 assert row["op"]["value"] in shown
             if sweep == "arena" and row["difference"] and row["budget"] == "exact":
                 assert row["difference"]["value"] in shown
+
+
+def test_the_figure_of_when_and_how_shows_the_committed_numbers() -> None:
+    axis, *maps = findings.when_and_how().axes
+    part = read_json(RESULTS / "when_how-mini" / REPORT)["parts"][0]
+    effects = [e["difference"] for e in part["analyses"]["main_effects"]["effects"]]
+    shown = {value for line in axis.lines for value in np.ravel(line.get_xydata()).tolist()}
+    assert {effect["value"] for effect in effects if effect} <= shown
+    texts = sorted(text.get_text() for heat in maps for text in heat.texts)
+    assert texts == sorted(f"{row['op']['value']:.1f}" for row in part["rows"])
