@@ -60,9 +60,9 @@ def export_run(folder: Path, to: Path, merged: bool = False) -> list[str]:
             f"load as one; they are in {source}"
         )
 
-    temporary = to.with_name(f".{to.name}.{os.getpid()}")
+    temporary = to.with_name(f".{to.name}.part")
     with writing(to):
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)  # of an export that was killed
         try:
             shutil.copytree(source, temporary)
             name, options = _base(config)

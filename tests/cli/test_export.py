@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,20 @@ def test_a_gguf_file_is_merged_and_trained_whole(tmp_path: Path) -> None:
     whole.save_pretrained(tmp_path / "whole")
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
     assert torch.equal(again(IDS).logits, whole(IDS).logits)
+
+
+def test_an_export_removes_what_a_killed_one_left(run: Path, tmp_path: Path, call: Call) -> None:
+    to = tmp_path / "out"
+    code = (
+        "import os, signal; from pathlib import Path; from forever.cli import export\n"
+        "def kill(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"export._card = kill; export.export_run(Path({str(run)!r}), Path({str(to)!r}))"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert any(tmp_path.glob(".*"))
+    assert call("export", str(run), "--to", str(to))[0] == 0
+    assert not any(tmp_path.glob(".*"))
 
 
 def test_weights_that_changed_or_are_missing_are_refused(
