@@ -141,4 +141,13 @@ def warnings(study: Study) -> list[str]:
             f"Data of {benchmark} differ between the folders ({place}): another version, or other "
             "examples. Runs are paired where test examples are the same."
         )
+    weights: dict[str, set[str]] = {}
+    for run in study.finished:
+        if digest := run.outcome.get("model", {}).get("weights"):
+            weights.setdefault(run.settings["model.name"], set()).add(digest)
+    messages += [
+        f"The weights of model {name} differ between the folders."
+        for name, found in weights.items()
+        if len(found) > 1
+    ]
     return messages

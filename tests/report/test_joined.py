@@ -108,6 +108,13 @@ def test_a_report_says_where_the_runs_are_from(folders: list[Path], tmp_path: Pa
     assert warnings(read_study(folders[1])) == []
 
 
+def test_a_report_warns_of_one_model_with_two_weights(folders: list[Path], tmp_path: Path) -> None:
+    for folder, digest in zip(folders, ("0123", "4567"), strict=True):
+        for path in folder.glob("*/result.json"):
+            edit(path, model={"weights": digest})
+    assert "weights" in warnings(read_studies(folders, tmp_path))[-1]
+
+
 def test_what_must_not_be_mixed_is_refused(folders: list[Path], tmp_path: Path) -> None:
     for path in folders[1].glob("*/result.json"):
         text = path.read_text(encoding="utf-8").replace('"taste"', '"smell"')
