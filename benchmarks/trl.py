@@ -133,6 +133,7 @@ def main(
 
     learn("nothing replayed", Forever(), new)
     dose = learn("Forever", Forever(memory), new)
+    learn("Forever, nothing at the end", Forever(memory, end_rate="none"), new)
     # As many examples as Forever replayed, between those of the task.
     learn("mix", Forever(), mix(new, memory, ratio=dose / (2 * len(new)), epochs=2))
     learn("anchor at the start of the task", Forever(anchor="task"), new)

@@ -75,6 +75,8 @@ class Anchored(Method[C]):
         held = self.regularizer.strength(pace=1.0) > 0 and self.regularizer.name != "logits"
         if learner.memory and held:
             self.tensors["anchor"] = learner.parameters.snapshot()  # Theta*: the last task's end
+            if self.regularizer.holds_answers:  # computed once, and again by a run that resumes
+                learner.examples["probed"] += len(learner.memory)
 
     def step_on(
         self,
@@ -114,6 +116,7 @@ class Anchored(Method[C]):
         keeps = self.regularizer.name == "logits" and task.train
         if keeps and (examples := self.remember(learner, task)):
             kept = self.answers(learner, examples)
+            learner.examples["probed"] += len(examples)
             self.constants[f"{learner.stage}/values"] = kept.values
             if kept.places is not None:
                 self.constants[f"{learner.stage}/places"] = kept.places
@@ -170,7 +173,6 @@ class Anchored(Method[C]):
             self.largest(answer_logits(learner, encoded[i : i + size])[0])
             for i in range(0, len(encoded), size)
         ]
-        learner.examples["probed"] += len(examples)
         model.train(training)
         places = [part.places for part in parts if part.places is not None]
         return Kept(

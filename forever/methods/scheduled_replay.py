@@ -42,7 +42,8 @@ class ScheduledReplay(Anchored[R]):
             record = yield Step(batch)
             # tau += Delta; mu <- (1 - lambda) mu + lambda Delta; has the next day come?
             next_day = trigger.next_day
-            self.rate = record.lr
+            if not record.skipped:
+                self.rate = record.lr
             event = trigger.observe(None if record.skipped else record.update_norm)
             learner.log_step(tau=clock.tau, mu=clock.mu, days=clock.days, next_day=next_day)
             learner.log_task(**clock.findings)
