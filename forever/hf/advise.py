@@ -11,17 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from forever.config.run import RunConfig
 from forever.data.batching import Batch, batch_count
 from forever.data.tasks import Example, Task
 from forever.errors import InputError
+from forever.evaluation.likelihood import log_probabilities
 from forever.hf.mix import mixed_order
 from forever.methods.registry import build_method
 from forever.seeding import permutation
 from forever.training.build import build_learner
-from forever.training.forward import answer_logits
 from forever.training.learner import Learner
 from forever.training.optim import build_optimizer
 from forever.training.step import perform
@@ -61,7 +60,7 @@ class Pilot:
 class Advice:
     """The smallest dose that is enough; None is more than was tried.
 
-    `low` and `high` are the smallest doses of which it is not excluded, and shown.
+    `low` is the smallest dose that may be enough, `high` the smallest that is shown to be enough.
     """
 
     dose: float | None
@@ -72,11 +71,6 @@ class Advice:
     updates: int  # of the pilot without old data
     cost: float  # in runs
     held_out: tuple[int, int]  # old and new examples
-
-    @property
-    def needless(self) -> bool:
-        """Whether nothing is lost without old data."""
-        return self.dose == 0
 
 
 def advise(
@@ -114,6 +108,8 @@ def advise(
         )
     method = build_method(config.method)
     learner = build_learner(config, method, world)
+    everything = Task("advise", (*new, *new_test, *old, *old_test), (), "rouge_l")
+    learner.encoder.encode_all(everything, config.evaluation.max_new_tokens)
     start, examples = learner.parameters.snapshot(), (*new, *old)
     task = Task("new", tuple(new), (), "exact_match")
     before, no_old_data = _losses(learner, old_test), None
@@ -165,19 +161,12 @@ def _parted(
     return chosen[:count], chosen[count:]
 
 
-@torch.no_grad()
 def _losses(learner: Learner, examples: Sequence[Example]) -> np.ndarray:
     """Return the summed loss of each example's answer and its number of tokens, [examples, 2]."""
-    learner.backbone.model.eval()
     encoded = [learner.encoder.encode(example) for example in examples]
-    rows: list[tuple[float, int]] = []
-    for begin in range(0, len(encoded), learner.config.optim.batch_size):
-        part = encoded[begin : begin + learner.config.optim.batch_size]
-        logits, targets = answer_logits(learner, part)
-        each = F.cross_entropy(logits, targets, reduction="none")
-        for loss in each.split([len(example.learned) for example in part]):
-            rows.append((loss.sum().item(), len(loss)))
-    return np.array(rows)
+    with torch.no_grad():
+        sums = log_probabilities(learner.backbone, encoded, packed=learner.packed)
+    return np.array([(-s, len(e.learned)) for s, e in zip(sums, encoded, strict=True)])
 
 
 def _rise(after: np.ndarray, before: np.ndarray, resamples: int = 2000) -> Rise:

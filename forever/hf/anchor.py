@@ -34,7 +34,7 @@ def hold(trainer: Any, weight: float, reference: Callable[[], AbstractContextMan
         ahead = inputs["labels"].roll(-1, dims=1) != -100  # [B, T]
         ahead[:, -1] = False
         places = ahead.flatten().nonzero().flatten()
-        # First of all: the reference's weights may be put in place, which no graph survives.
+        # The reference comes first: loading its weights would break a graph that exists.
         bare.eval()
         with torch.no_grad(), reference():
             log_q = log_probabilities(bare, given, places)

@@ -49,12 +49,14 @@ class Forever(TrainerCallback, ExportableState):
             trainer prepares them in the same way. None means no replay.
         anchor: on every example that is trained, the answer's distribution is also held to that of
             the "base", the model without its adapter, or to that of the model at the start of the
-            "task". It costs a forward pass more of each.
+            "task". It costs two more forward passes, one of them without gradients.
         anchor_weight: the weight of that term, a mean KL divergence in nats a token.
-        lr: the learning rate of all replay. None is that of the update before an event, and for the
-            replay that ends a task the trainer's highest, because its usual schedule ends at zero,
-            where replay would do nothing; `end_rate="current"` or `"none"` changes that.
+        lr: the learning rate of all replay. None is the trainer's current rate within a task, and
+            its highest for the pass that ends it, because the usual schedule ends at zero, where
+            replay would do nothing; `end_rate="current"` or `"none"` changes that.
         seed: of the order in which memory is replayed, and of dropout while it is.
+        task: the number of tasks that were closed before, for a script that begins with a later
+            one; `close_task` counts on.
         settings: FOREVER's own, such as `days`, `clock`, `day_steps`, `memory_epochs` or `beta`,
             by the names and with the defaults of the `method` section of a run.
 
@@ -70,6 +72,7 @@ class Forever(TrainerCallback, ExportableState):
         anchor_weight: float = 0.1,
         lr: float | None = None,
         seed: int = 0,
+        task: int = 0,
         **settings: Any,
     ) -> None:
         config = RunConfig.parse({"method": {"name": "forever", **settings}}).method
@@ -79,7 +82,7 @@ class Forever(TrainerCallback, ExportableState):
         if anchor_weight < 0 or (lr is not None and lr < 0):
             raise InputError(f"anchor_weight={anchor_weight}, lr={lr}: neither can be below zero")
         _refuse_settings(config)
-        self.memory = None if memory is None else as_dataset(memory)
+        self.memory = as_dataset(memory) if memory else None
         self.config = config
         self.anchor, self.anchor_weight = anchor, anchor_weight
         self.lr, self.seed = lr, seed
@@ -88,7 +91,7 @@ class Forever(TrainerCallback, ExportableState):
         )
         self.trainer: Any = None
         self.memory_digest = ""  # of its prepared examples
-        self.task = 0  # its number, in the names of random streams
+        self.task = task  # its number, in the names of random streams
         self.trigger: Trigger | None = None  # while a task with a memory is trained
         self.due: Due | None = None  # the replay that the last update of the task brought
         self.before: list[Tensor] = []  # Theta ahead of an update of the task
@@ -113,6 +116,8 @@ class Forever(TrainerCallback, ExportableState):
             )
         args = trainer.args
         if is_mixed(trainer.train_dataset):  # whose order is the point, and which has all epochs
+            if getattr(args, "packing", False):
+                raise InputError("packing=True puts what `mix` made in another order; leave it out")
             args.train_sampling_strategy, args.num_train_epochs = "sequential", 1
         self.trainer = trainer
         self.world = World(args.process_index, args.world_size, args.device)
@@ -136,6 +141,8 @@ class Forever(TrainerCallback, ExportableState):
             examples: the task's own, if the trainer's dataset is packed, mixed or a stream.
             fraction: how much of them is kept.
         """
+        if self.trainer is None:
+            raise InputError("close_task() ends the task of a trainer: attach(trainer) comes first")
         if examples is None:
             examples = self.trainer.train_dataset
             if (
@@ -147,13 +154,16 @@ class Forever(TrainerCallback, ExportableState):
                     "the trainer's dataset is packed, mixed or a stream, so its rows are not the "
                     "examples of the task; give these, as in close_task(new)"
                 )
-        own = prepared(self.trainer, as_dataset(examples))
-        answers: Sequence[Any] = range(len(own))
-        if "labels" in own.column_names:
-            answers = [_answer(labels) for labels in own["labels"]]
-        order = permutation(len(own), self.seed, "memory", self.task)
-        kept = own.select(balanced_choice(answers, quota(fraction, len(own)), order))
-        memory = kept if self.memory is None else concatenate_datasets([self.memory, kept])
+        task = prepared(self.trainer, as_dataset(examples))
+        answers: Sequence[Any] = range(len(task))
+        if "labels" in task.column_names:
+            answers = [_answer(labels) for labels in task["labels"]]
+        order = permutation(len(task), self.seed, "memory", self.task)
+        kept = task.select(balanced_choice(answers, quota(fraction, len(task)), order))
+        if self.memory is None:
+            memory = kept
+        else:  # a memory from a file may have wider integers
+            memory = concatenate_datasets([self.memory, kept.cast(self.memory.features)])
         self.memory, self.task = memory, self.task + 1
         return memory
 
@@ -163,6 +173,8 @@ class Forever(TrainerCallback, ExportableState):
         if self.trainer is None:
             raise InputError("Forever needs the trainer itself: Forever(...).attach(trainer)")
         if not self.memory and self.anchor is None:
+            # A checkpoint that was written without a Forever has no entry for the trainer to fill.
+            state.stateful_callbacks.setdefault(type(self).__name__, {})
             return
         self.due, self.replayed, self.ended, self.digests = None, 0, False, []
         if self.memory:
@@ -300,7 +312,7 @@ class Forever(TrainerCallback, ExportableState):
             if value != saved["settings"].get(key):
                 raise InputError(
                     f"{key}={shown(value)}: the checkpoint of step {step} was written with "
-                    f"{shown(saved['settings'].get(key))}; a task ends as it began",
+                    f"{shown(saved['settings'].get(key))}; give Forever what it had then",
                     key=key,
                 )
         self.replayed, self.ended, self.digests = saved["replayed"], saved["ended"], saved["start"]

@@ -24,8 +24,8 @@ def mix(new: Dataset, old: Dataset, ratio: float, epochs: int = 1, seed: int = 0
     counts.
 
     Args:
-        ratio: old examples for each new one, so 0.1 is 100 for an epoch of 1,000. Of all epochs
-            together that many are taken, rounded to a whole number, and at least one.
+        ratio: old examples for each new one, so 0.1 is 100 for an epoch of 1,000. The number is
+            rounded once, over all epochs, and is at least one.
 
     Raises:
         InputError: the ratio or the number of epochs cannot be, or the columns differ.

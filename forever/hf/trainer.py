@@ -7,6 +7,7 @@ in another version; it is used in this file and nowhere else.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import cycle, islice
 from typing import Any
 
 import torch
@@ -24,6 +25,11 @@ _COUNTED = ("_metrics", "_total_train_tokens", "current_gradient_accumulation_st
 def refuse(trainer: Any) -> None:
     """Raise InputError, with the remedy, for a trainer with which replay cannot work."""
     args = trainer.args
+    if hasattr(trainer, "_prepare_dataset") and not hasattr(trainer, "_formatting_func"):
+        raise InputError(
+            f"replay works in a Trainer or an SFTTrainer, not in a {type(trainer).__name__}; use "
+            "forever.hf.mix"
+        )
     if trainer.is_deepspeed_enabled:
         raise InputError(
             "DeepSpeed keeps gradients where a penalty cannot reach them; use DDP, or FSDP with "
@@ -112,10 +118,8 @@ def update(
         penalty: adds to the gradient, before it is clipped.
     """
     args, model, accelerator = trainer.args, trainer.model_wrapped, trainer.accelerator
-    # Every rank needs as many examples as any other, or it would wait for the others forever.
-    own = world.share(examples + examples[: -len(examples) % world.size])
-    size = args.train_batch_size
-    parts = [trainer.data_collator(own[i : i + size]) for i in range(0, len(own), size)]
+    share, size = shared(world, examples), args.train_batch_size
+    parts = [trainer.data_collator(share[i : i + size]) for i in range(0, len(share), size)]
     parts, tokens = trainer.get_batch_samples(iter(parts), len(parts), args.device)
     trainer.current_gradient_accumulation_steps = len(parts)
     loss = torch.zeros((), dtype=torch.float64, device=args.device)
@@ -131,6 +135,13 @@ def update(
     trainer.optimizer.step()
     model.zero_grad()
     return world.sum_(loss).item() / world.size
+
+
+def shared(world: World, examples: list[Any]) -> list[Any]:
+    """Return this rank's part of a batch: as many examples as any other has, or the others would
+    wait for it forever. So some are in two parts where the ranks do not divide them."""
+    count = -(-len(examples) // world.size) * world.size
+    return [*world.share([*islice(cycle(examples), count)])]
 
 
 # ---- Theta, of which a rank may have a part only
@@ -190,6 +201,6 @@ class Weights:
 
 
 def _local(tensor: Any) -> Tensor:
-    """The part of a tensor that this rank has, as its own memory."""
+    """Return the part of a tensor that this rank has, without a copy."""
     tensor = tensor.detach()
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor

@@ -24,10 +24,12 @@ from forever.data.benchmarks import load_benchmark
 from forever.data.encoding import Encoder
 from forever.data.tasks import Task
 from forever.errors import InputError
-from forever.hf import Forever
+from forever.hf import Forever, mix
+from forever.hf.trainer import shared
 from forever.models.adapter import attach, attached
 from forever.models.backbone import load
 from forever.training.memory import Memory
+from forever.world import World
 
 pytestmark = TRL_WARNS
 CPU = torch.device("cpu")
@@ -246,6 +248,24 @@ def test_the_choice_of_examples_is_that_of_our_own_memory(make: Any, old: Any) -
     assert [event["replay/examples"] for event in events(following)] == [11]
 
 
+def test_each_rank_has_as_many_examples_of_a_batch() -> None:
+    """Also of one that is shorter than half of the ranks, as a memory's last may be."""
+    for count in range(1, 10):
+        parts = [shared(World(rank, 4, CPU), [*range(count)]) for rank in range(4)]
+        assert {*map(len, parts)} == {-(-count // 4)}
+        assert {*range(count)} == {each for part in parts for each in part}
+
+
+def test_a_loop_over_tasks_begins_with_an_empty_memory(make: Any) -> None:
+    alone = make(max_steps=2)
+    alone.train()
+    first = make(max_steps=2)
+    forever = Forever(memory=[]).attach(first)
+    first.train()
+    assert torch.equal(theta(alone), theta(first))
+    assert len(forever.close_task()) > 0
+
+
 # ---- anchors
 
 
@@ -315,6 +335,18 @@ def test_a_trainer_has_one_forever_which_knows_it(make: Any, old: Any) -> None:
         trainer.train()
     with pytest.raises(InputError):
         Forever(memory=old).attach(trainer)
+
+
+def test_mixed_examples_are_not_packed(make: Any) -> None:
+    """Packing would put them in an order of its own."""
+    new = Dataset.from_list([{"prompt": f"a {i}", "completion": " b"} for i in range(4)])
+    with pytest.raises(InputError):
+        Forever().attach(make(mix(new, new, 0.5), packing=True, max_length=64))
+
+
+def test_a_task_is_not_closed_before_it_was_trained() -> None:
+    with pytest.raises(InputError):
+        Forever().close_task()
 
 
 def test_deepspeed_is_refused(make: Any) -> None:

@@ -1,10 +1,11 @@
-"""A training that is killed goes on with the bits of one that was not.
+"""A training that is killed resumes with the bits of one that was not.
 
 Each life is a process of its own, forked from this one, since importing TRL takes long.
 """
 
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from datasets import Dataset
 from helpers import flip
 from hf.conftest import digest
 from marks import TRL_WARNS
@@ -26,7 +28,15 @@ EVENTS = {"clock": "steps", "day_steps": 4, "days": [1.0, 2.0, 3.75], "beta": 0.
 KILLS = {"before an event": 3, "within it": 6, "after it": 11, "within one of epoch 2": 25}
 
 
-def live(make: Any, old: Any, folder: Path, kill: int | None, ranks: int, **changes: Any) -> None:
+def live(
+    make: Any,
+    old: Any,
+    folder: Path,
+    kill: int | None,
+    ranks: int,
+    anchor: Any = None,
+    **changes: Any,
+) -> None:
     """Train in children of this process, from the last checkpoint if there is one, until an
     optimiser has done `kill` updates; else leave the weights' digest."""
     with socket.socket() as free:
@@ -39,7 +49,7 @@ def live(make: Any, old: Any, folder: Path, kill: int | None, ranks: int, **chan
             os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         settings = {"max_steps": 16, "save_strategy": "steps", "save_steps": 3} | changes
         trainer = make(output_dir=str(folder), **settings)
-        Forever(memory=old, **EVENTS).attach(trainer)
+        Forever(memory=old, anchor=anchor, **EVENTS).attach(trainer)
         create, updates = trainer.create_optimizer, iter(range(kill or 1000))
 
         def counted(*arguments: Any) -> Any:
@@ -76,9 +86,11 @@ def digests(folder: Path) -> set[str]:
     return {path.read_text(encoding="utf-8") for path in folder.glob("digest-*")}
 
 
-@pytest.mark.parametrize("accumulated", [1, 4])
-def test_killed_and_resumed(make: Any, old: Any, tmp_path: Path, accumulated: int) -> None:
-    changes = {"gradient_accumulation_steps": accumulated}
+@pytest.mark.parametrize(("accumulated", "anchor"), [(1, None), (4, None), (1, "task")])
+def test_killed_and_resumed(
+    make: Any, old: Any, tmp_path: Path, accumulated: int, anchor: str | None
+) -> None:
+    changes: dict[str, Any] = {"gradient_accumulation_steps": accumulated, "anchor": anchor}
     changes |= {"per_device_train_batch_size": 4 // accumulated}
     live(make, old, tmp_path / "whole", None, 1, **changes)
     (whole,) = digests(tmp_path / "whole")
@@ -120,6 +132,38 @@ def test_what_cannot_go_on_is_refused(make: Any, old: Any, tmp_path: Path) -> No
     Forever(memory=old, day_steps=2).attach(trainer)
     with pytest.raises(InputError):
         trainer.train(resume_from_checkpoint=True)
+
+
+def test_a_later_task_is_resumed_by_another_script(make: Any, old: Any, tmp_path: Path) -> None:
+    """With the memory from a file, whose integers have another width, and the task's number."""
+    first = make(max_steps=2)
+    forever = Forever(memory=old, clock="steps", day_steps=2).attach(first)
+    first.train()
+    file, settings = tmp_path / "memory.jsonl", {"output_dir": str(tmp_path), "max_steps": 4}
+    forever.close_task().to_json(file)
+    whole = make(save_strategy="steps", save_steps=2, **settings)
+    forever.attach(whole)
+    whole.train()
+    shutil.rmtree(tmp_path / "checkpoint-4")
+    memory = Dataset.from_json(str(file))
+    for task in (0, 1):
+        again = make(**settings)
+        later = Forever(memory=memory, clock="steps", day_steps=2, task=task).attach(again)
+        if task == 0:
+            with pytest.raises(InputError):
+                again.train(resume_from_checkpoint=True)
+    again.train(resume_from_checkpoint=True)
+    assert digest(again) == digest(whole)
+    assert later.close_task().to_list() == forever.close_task().to_list()
+
+
+def test_a_forever_without_work_joins_a_checkpoint_that_had_none(make: Any, tmp_path: Path) -> None:
+    settings = {"output_dir": str(tmp_path), "save_strategy": "steps", "save_steps": 2}
+    make(max_steps=2, **settings).train()
+    trainer = make(max_steps=4, **settings)
+    Forever().attach(trainer)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 4
 
 
 def test_replay_does_not_begin_in_the_middle_of_a_task(make: Any, old: Any, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def advise(
     page = Page()
     page.add("pilots", table)
     page.note(dose=advice.dose, low=advice.low, high=advice.high, cost=round(advice.cost, 2))
-    page.say(_sentence(advice.dose, advice.low, advice.high, len(coming)))
+    page.say(_sentence(advice.dose, advice.low, advice.high, len(coming), advice.share))
     page.say(
         f"Enough is: the old loss within {KEEPS} nats of its start, the new one less than {COSTS} "
         "above that without old data."
@@ -64,13 +64,18 @@ def read(path: Path, name: str) -> list[Example]:
     return [row.example(f"{name}/{number}") for number, row in read_rows(path)]
 
 
-def _sentence(dose: float | None, low: float | None, high: float | None, new: int) -> str:
-    if dose == 0:
-        return "Nothing to advise: without old data nothing is lost."
-
-    def counted(dose: float | None) -> str:
-        return (
-            "more than was tried" if dose is None else f"{dose:.0%} ({round(dose * new)} examples)"
-        )
-
-    return f"Mix in {counted(dose)} an epoch; the interval is {counted(low)} to {counted(high)}."
+def _sentence(
+    dose: float | None, low: float | None, high: float | None, new: int, share: float
+) -> str:
+    if high == 0:
+        return f"Nothing to advise: in the first {share:.0%} of the run nothing is lost."
+    if dose is None:
+        return "No dose that was tried is enough."
+    counts = {
+        each: f"{each:.0%} ({round(each * new)} examples)"
+        for each in (dose, low, high)
+        if each is not None
+    }
+    at_most = "more than was tried" if high is None else counts[high]
+    assert low is not None
+    return f"Mix in {counts[dose]} an epoch; the interval is {counts[low]} to {at_most}."
