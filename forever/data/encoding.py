@@ -4,7 +4,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import compress
+from itertools import chain, compress
 from typing import Any
 
 from forever.data.prompts import ALPACA, Chat, Prompt
@@ -261,15 +261,17 @@ class Encoder:
         """Refuse tokens that the model has not, and control tokens that an answer spells out."""
         control = {*self.tokenizer.all_special_ids}
         for example in examples:
-            answer = self._ids(example.output)
-            asks = example.instruction or example.input  # a text alone may have a template's tokens
-            if asks and (spelt := control.intersection(answer)):
+            # A text alone may have a template's tokens.
+            answers = () if example.is_text else self.prompt.answered(example)
+            written = chain.from_iterable(self._ids(each.output) for each in answers)
+            if spelt := control.intersection(written):
                 raise InputError(
                     f"example {example.id}: its answer has the control token "
                     f"{shown(self.tokenizer.decode([min(spelt)]))}, which decoding leaves out, so "
                     "no answer could meet it; leave it out of the data"
                 )
-            highest = max((*self._ids(self.prompt.text(example)), *answer), default=0)
+            ids = (*self._ids(self.prompt.text(example)), *self._ids(example.output))
+            highest = max(ids, default=0)
             if self.limits.tokens is not None and highest >= self.limits.tokens:
                 raise InputError(
                     f"example {example.id}: the tokenizer has the token {highest} "

@@ -17,7 +17,7 @@ from forever.data.benchmarks import load_benchmark
 from forever.data.collation import pack, pad
 from forever.data.encoding import Encoded, Encoder
 from forever.data.prompts import Chat, make_prompt
-from forever.data.tasks import Example, Message
+from forever.data.tasks import Example, Message, Task
 from forever.errors import InputError
 
 CPU = torch.device("cpu")
@@ -261,6 +261,11 @@ def test_what_a_template_cannot_do_is_refused() -> None:
     with pytest.raises(InputError, match="does not stop"):
         Encoder(tokenizer, 512, prompt=Chat(tokenizer, endless), ends=ends).encode(example)
     assert Encoder(tokenizer, 512, prompt=Chat(tokenizer, CHATML), ends=ends).encode(example).answer
+    # A control token in an answer that is learned, be it an earlier one.
+    task = Task("t", (conversation([SAID[0], ("assistant", "<|im_start|>"), *SAID[2:]]),), (), "")
+    Encoder(tokenizer, 512, prompt=Chat(tokenizer, CHATML)).encode_all(task, 8)
+    with pytest.raises(InputError, match="control token"):
+        Encoder(tokenizer, 512, prompt=Chat(tokenizer, CHATML, "all")).encode_all(task, 8)
     for settings in ({"prompt": "chat"}, {"prompt": "alpaca"}, {"prompt": "none"}):
         data = RunConfig.parse({"data": settings}).data
         with pytest.raises(InputError) as refused:

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from forever.data.collation import pad
 from forever.data.encoding import Encoded, Encoder, Limits
 from forever.data.prompts import ALPACA
-from forever.data.tasks import Benchmark, Example, Task
+from forever.data.tasks import Benchmark, Example, Message, Task
 from forever.errors import InputError
 from forever.models.location import TINY
 
@@ -230,6 +230,10 @@ def test_control_tokens_in_answers_are_refused_and_in_inputs_are_not() -> None:
         assert "t/train/1" in str(refused.value)
         assert repr(control) in str(refused.value)
         encoder.encode_all(task_of("yes", text=f"word {control} word"), 128)
+    asks = Message("user", "Say.")
+    talk = Example("t/train/2", "", "", f"yes {control} end", (asks,))
+    with pytest.raises(InputError, match="t/train/2"):
+        encoder.encode_all(Task("t", (talk,), (), "rouge_l", None), 128)
     plain = Example("t/train/0", "", "", "a text with <|endoftext|> of a template")
     encoder.encode_all(Task("t", (plain,), (), "rouge_l", None), 128)
 
