@@ -19,6 +19,10 @@ class InputError(ValueError):
         self.key, self.path, self.line = key, path, line
 
 
+class Missing(InputError):
+    """A file, or a part of a dataset, does not exist; what exists and is wrong is no such error."""
+
+
 def shown(value: object) -> str:
     """Return a value as Python writes it, as much of it as a message has room for."""
     text = repr(value)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from forever.errors import InputError, one_line, shown
+from forever.errors import InputError, Missing, one_line, shown
 
 Text = Annotated[str, Field(max_length=2**20)]  # a tokenizer takes a hundred bytes a character
 
@@ -17,13 +17,14 @@ def read_text(path: Path, most: int) -> str:
     """Return the text of a file, unpacked if it is gzipped, without a byte order mark.
 
     Raises:
-        InputError: the file is missing, cannot be read, has more than `most` bytes or is not UTF-8.
+        InputError: the file cannot be read, has more than `most` bytes or is not UTF-8.
+        Missing: there is no such file.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(most + 1)
     except (FileNotFoundError, IsADirectoryError):
-        raise InputError(f"{path} does not exist", path=path) from None
+        raise Missing(f"{path} does not exist", path=path) from None
     except (OSError, ValueError, EOFError, zlib.error) as error:  # the last two of gzip
         raise InputError(f"{path} cannot be read ({one_line(error)})", path=path) from None
     if len(content) > most:

@@ -3,19 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from forever.config.orders import LONG_TASKS, ORDERS
-from forever.config.parts import DataConfig, DatasetConfig
+from forever.config.parts import DataConfig
 from forever.data.formats import ENDINGS
-from forever.data.hub import read_dataset, read_dataset_test
-from forever.data.mini import TASKS, mini_task
+from forever.data.hub import Dataset
+from forever.data.mini import TASKS, Embedded
 from forever.data.prompts import Prompt
-from forever.data.sources import DATA_SEED, TaskFiles, find_tasks, find_tests, limited
+from forever.data.sources import DATA_SEED, TaskFiles, find_tasks, limited
 from forever.data.tasks import Benchmark, Example, Learned, Splits, Task
-from forever.errors import InputError, unknown
+from forever.errors import InputError, Missing, unknown
 from forever.reading import is_folder, path_of
 from forever.scores import LABEL_LIKELIHOOD, TEXT_LIKELIHOOD, TRACE, score, with_digest
 from forever.seeding import permutation
@@ -37,16 +36,12 @@ _MOST_LABELS = 50
 
 @dataclass(frozen=True)
 class Source:
-    """The tasks that a configuration chooses from: where they are, their names, a reader of one."""
+    """The tasks that a configuration chooses from, by their names."""
 
     config: DataConfig
-    place: str
-    names: Sequence[str]
-    splits: Callable[[str], Splits]
-    origin: Callable[[str], str]  # says how a task is read
+    where: str
+    tasks: Mapping[str, TaskFiles | Dataset | Embedded]
     prompt: Prompt | None = None  # how examples are shown, if that is known
-    # The test examples alone, of a task whose training examples are gone; () if they are, too.
-    tests: Callable[[str], tuple[Example, ...]] = lambda name: ()
     past: Mapping[str, Learned] = field(default_factory=dict)  # see `load_benchmark`
 
     def order(self) -> Sequence[str]:
@@ -56,8 +51,8 @@ class Source:
             InputError: there is no such order, or a metric is that of a task that is not there.
         """
         for name in self.config.metrics:
-            if name not in self.names and name not in self.past:
-                raise unknown(f"task in data.metrics, of {self.place}", name, self.names)
+            if name not in self.tasks and name not in self.past:
+                raise unknown(f"task in data.metrics, of {self.where}", name, self.tasks)
         benchmark, order = self.config.benchmark, self.config.order
         if not isinstance(order, str):
             return order
@@ -65,7 +60,7 @@ class Source:
         if orders is None:
             raise InputError(
                 f"data.order: benchmark {benchmark!r} has no named orders; list its tasks, e.g. "
-                f"data.order=[{', '.join(self.names[:3])}]",
+                f"data.order=[{', '.join([*self.tasks][:3])}]",
                 key="data.order",
             )
         if order not in orders:
@@ -76,21 +71,28 @@ class Source:
         """Read, check and limit a task.
 
         Raises:
-            InputError: there is none of this name, its files are missing or malformed, or train
-                rows occur in test.
+            InputError: there is none of this name, its files are malformed, or train rows occur in
+                test.
+            Missing: a file does not exist.
         """
         config = self.config
-        if name not in self.names:
-            raise unknown(f"task in {self.place}", name, self.names)
-        train, test = self.splits(name)
+        if name not in self.tasks:
+            raise unknown(f"task in {self.where}", name, self.tasks)
+        train, test = self.tasks[name].splits(needs_test=config.validation is None)
         if self.prompt:
             train = tuple(part for example in train for part in self.prompt.examples(example))
-            test = tuple(self.prompt.answered(example)[-1] for example in test)
+        test = self._last_answers(test)
         task = _task(config, name, (train, test), self._questions)
         task = _held_out(task, config.validation, self._questions)
         train = limited(task.train, config.train_rows, "train", name)
         test = limited(task.test, config.test_rows, "test", name)
         return replace(task, train=train, test=test)
+
+    def _last_answers(self, test: tuple[Example, ...]) -> tuple[Example, ...]:
+        """Return test examples as they are scored, by the last answer of a conversation."""
+        if self.prompt is None:
+            return test
+        return tuple(self.prompt.answered(example)[-1] for example in test)
 
     def _questions(self, example: Example) -> list[Any]:
         """What a training example teaches the answers to; a test example's question is the last."""
@@ -99,17 +101,21 @@ class Source:
         return [self.prompt.question(each) for each in self.prompt.answered(example)]
 
     def learned_task(self, name: str, learned: Learned) -> Task:
-        """Read a task that another run learned, whose training examples may be gone.
+        """Read a task that another run learned, whose examples may be gone.
 
         Raises:
-            InputError: its test examples are others now, or malformed.
+            InputError: its test examples are others now, or what there is of it is malformed.
         """
-        try:
-            return self.task(name)
-        except InputError:
-            test: tuple[Example, ...] = ()  # where examples are held out, they are gone as well
-            if learned.tested and self.config.validation is None:
-                test = limited(self.tests(name), self.config.test_rows, "test", name)
+        test: tuple[Example, ...] = ()
+        if name in self.tasks:
+            try:
+                return self.task(name)
+            except Missing:
+                # Where examples are held out, they are gone as well.
+                if learned.tested and self.config.validation is None:
+                    with suppress(Missing):
+                        test = self._last_answers(self.tasks[name].examples("test"))
+        test = limited(test, self.config.test_rows, "test", name)
         task = Task(name, (), test, learned.metric, learned.labels)
         if test and task.test_digest() != learned.test_digest:
             raise InputError(
@@ -151,23 +157,10 @@ def find_source(config: DataConfig, prompt: Prompt | None = None) -> Source:
                 f"data.datasets: benchmark {config.benchmark!r} has its own tasks; give "
                 "data.benchmark another name"
             )
-        sets = config.datasets
-
-        def read(name: str) -> Splits:
-            return read_dataset(name, sets[name], root)
-
-        return Source(
-            config,
-            "data.datasets",
-            list(sets),
-            read,
-            lambda name: sets[name].path,
-            prompt,
-            partial(_dataset_test, sets, root),
-        )
+        sets = {name: Dataset(name, each, root) for name, each in config.datasets.items()}
+        return Source(config, "data.datasets", sets, prompt)
     if config.benchmark == "mini":
-        place = "benchmark mini"
-        return Source(config, place, list(TASKS), mini_task, lambda name: "embedded", prompt)
+        return Source(config, "benchmark mini", {name: Embedded(name) for name in TASKS}, prompt)
     folders = FOLDERS.get(config.benchmark, (config.benchmark,))
     if root is None:
         raise InputError(
@@ -185,36 +178,12 @@ def find_source(config: DataConfig, prompt: Prompt | None = None) -> Source:
                 f"data.root: there is no folder {folder.absolute()}; docs/verbs/data.md lists the "
                 "layouts"
             )
-        tasks |= find_tasks(folder)
-    place = " or ".join(map(str, homes))
-
-    def splits(name: str) -> Splits:
-        return tasks[name].splits(needs_test=config.validation is None)
-
-    def origin(name: str) -> str:
-        return tasks[name].origin()
-
-    tests = partial(_folder_test, homes)
-    return Source(config, place, sorted(tasks), splits, origin, prompt, tests)
+        tasks |= find_tasks(folder, past=True)
+    return Source(config, " or ".join(map(str, homes)), dict(sorted(tasks.items())), prompt)
 
 
 def _is_there(home: Path) -> bool:
     return is_folder(home) or bool(find_tasks(home))
-
-
-def _dataset_test(
-    sets: Mapping[str, DatasetConfig], root: Path | None, name: str
-) -> tuple[Example, ...]:
-    """The test examples of a dataset; () if it, or the split, is not there."""
-    with suppress(InputError):
-        return read_dataset_test(name, sets[name], root)
-    return ()
-
-
-def _folder_test(homes: Sequence[Path], name: str) -> tuple[Example, ...]:
-    """The test examples of a task in layout 1; () if there are none."""
-    files = next(filter(None, (find_tests(home, name) for home in homes)), None)
-    return files.examples("test") if files else ()
 
 
 def _root(config: DataConfig) -> Path | None:

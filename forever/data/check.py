@@ -82,7 +82,7 @@ def read_tasks(
                 if not only or name in only:
                     with checked.noting():
                         task = source.task(name)
-                        checked.origins.append(source.origin(name))
+                        checked.origins.append(source.tasks[name].origin())
                         checked.tasks.append((config.benchmark, task))
     if not names and not checked.problems:
         raise InputError(

@@ -4,7 +4,7 @@ To add a format, write a function that yields a file's rows and name its ending 
 """
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from forever.data.rows import ROW, ROWS, Row
-from forever.errors import InputError, one_line
+from forever.errors import InputError, Missing, one_line
 from forever.reading import first_problem, parse_json, read_text
 
 Rows = Iterator[tuple[int, Row]]  # with their numbers in the file, from 0
@@ -31,7 +31,7 @@ def read_rows(path: Path) -> Rows:
 
 
 def _json(path: Path) -> Rows:
-    """A list of rows, or one in each line, whatever the ending says."""
+    """Yield a list of rows, or one row of each line, whatever the ending says."""
     text = read_text(path, LARGEST_FILE)
     if text[:1000].lstrip().startswith("["):
         yield from enumerate(parse_json(text, ROWS, path))
@@ -53,7 +53,7 @@ def _csv(path: Path) -> Rows:
                 rule = "it has more cells than the header has columns; quote cells that hold commas"
                 raise InputError(f"{path}, line {line}: {rule}", path=path, line=line)
             present = {column: cell for column, cell in cells.items() if cell is not None}
-            yield number, _row(present, path, f"{path}, line {line}", line)
+            yield number, row_of(present, f"{path}, line {line}", path=path, line=line)
     except csv.Error as error:
         line = lines.reader.line_num
         raise InputError(f"{path}, line {line}: {error}", path=path, line=line) from None
@@ -64,23 +64,28 @@ def _parquet(path: Path) -> Rows:
     from pyarrow.parquet import ParquetFile
 
     if not path.is_file():
-        raise InputError(f"{path} does not exist", path=path)
+        raise Missing(f"{path} does not exist", path=path)
     number = 0
     try:
         for batch in ParquetFile(path).iter_batches(1000):
             for cells in batch.to_pylist():
-                yield number, _row(cells, path, f"{path}, row {number}")
+                yield number, row_of(cells, f"{path}, row {number}", path=path)
                 number += 1
     except (ArrowException, OSError) as error:
         raise InputError(f"{path} is not a parquet file ({one_line(error)})", path=path) from None
 
 
-def _row(cells: dict[str, Any], path: Path, where: str, line: int | None = None) -> Row:
+def row_of(cells: Mapping[str, Any], where: str, **facts: Any) -> Row:
+    """Return the row that some cells are.
+
+    Raises:
+        InputError: they are none; it has the `facts`, and the key of the cell if these have none.
+    """
     try:
         return ROW.validate_python(cells)
     except ValidationError as error:
-        key, message = first_problem(error, where)
-        raise InputError(message, key=key, path=path, line=line) from None
+        cell, message = first_problem(error, where)
+        raise InputError(message, **{"key": cell, **facts}) from None
 
 
 _READERS: dict[str, Callable[[Path], Rows]] = {

@@ -3,66 +3,69 @@
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from forever.config.parts import ColumnsConfig, DatasetConfig
-from forever.data.formats import ENDINGS, LARGEST_FILE
-from forever.data.rows import ROW, Row
+from forever.data.formats import ENDINGS, LARGEST_FILE, row_of
 from forever.data.sources import limited
 from forever.data.tasks import Example, Splits
-from forever.errors import InputError, one_line, shown, unknown
-from forever.reading import first_problem, is_folder, path_of, read_text
+from forever.errors import InputError, Missing, one_line, shown, unknown
+from forever.reading import is_folder, path_of, read_text
 
 _COLUMN = re.compile(r"\{([^{}]*)\}")
 
 
-def read_dataset(task: str, config: DatasetConfig, root: Path | None) -> Splits:
-    """Return the examples of a task that a run describes; a relative path starts at `root`.
+@dataclass(frozen=True)
+class Dataset:
+    """A task that a run describes; a relative path starts at `root`."""
 
-    Raises:
-        InputError: there is no such dataset, split or column, or a field is not text.
-    """
-    train = _examples(task, "train", config, root)
-    return train, _examples(task, "test", config, root)
+    name: str
+    config: DatasetConfig
+    root: Path | None
 
+    def splits(self, needs_test: bool = True) -> Splits:
+        """Read the training and test examples; raises as `examples`."""
+        return self.examples("train"), self.examples("test")
 
-def read_dataset_test(task: str, config: DatasetConfig, root: Path | None) -> tuple[Example, ...]:
-    """Return the test examples of a task; raises as `read_dataset`."""
-    return _examples(task, "test", config, root)
+    def origin(self) -> str:
+        """Say which dataset is read."""
+        return self.config.path
 
+    def examples(self, split: str) -> tuple[Example, ...]:
+        """Read the examples of train or test.
 
-def _examples(
-    task: str, part: str, config: DatasetConfig, root: Path | None
-) -> tuple[Example, ...]:
-    key = f"data.datasets.{task}"
-    split, limit = config.test, config.test_rows
-    if part == "train":
-        split, limit = config.train, config.train_rows
-    rows = _load(key, config, split, root)
-    for column in config.filter:
-        if column not in rows.column_names:
-            raise unknown(f"column in {key}.filter", column, rows.column_names, f"{key}.filter")
-    read = _reader(config.columns, rows.column_names, f"{key}.columns")
-    wanted: dict[str, list[Any]] = {}
-    for name, value in config.filter.items():
-        values = value if isinstance(value, list) else [value]
-        wanted[name] = [*values, *map(str, values)]  # of a CSV file every cell is text
-    examples: list[Example] = []
-    for number, row in _decoded(rows):
-        if all(row[column] in values for column, values in wanted.items()):
-            where = f"{key}, row {number} of {part}"
-            known = _recognised(read(row, where), where)
-            examples.append(known.example(f"{task}/{part}/{number}"))
-    if not examples:
-        raise InputError(
-            f"{key}: the filter leaves nothing of {part}; a split needs at least one row",
-            key=f"{key}.filter",
-        )
-    return limited(tuple(examples), limit, part, task)
+        Raises:
+            InputError: there is no such column, a field is not text, or the hub cannot be reached.
+            Missing: there is no such folder, file or split.
+        """
+        config, key = self.config, f"data.datasets.{self.name}"
+        theirs, limit = config.test, config.test_rows
+        if split == "train":
+            theirs, limit = config.train, config.train_rows
+        rows = _load(key, config, theirs, self.root)
+        for column in config.filter:
+            if column not in rows.column_names:
+                raise unknown(f"column in {key}.filter", column, rows.column_names, f"{key}.filter")
+        read = _reader(config.columns, rows.column_names, f"{key}.columns")
+        wanted: dict[str, list[Any]] = {}
+        for name, value in config.filter.items():
+            values = value if isinstance(value, list) else [value]
+            wanted[name] = [*values, *map(str, values)]  # of a CSV file every cell is text
+        examples: list[Example] = []
+        for number, row in _decoded(rows):
+            if all(row[column] in values for column, values in wanted.items()):
+                where = f"{key}, row {number} of {split}"
+                known = row_of(read(row, where), where, key=key)
+                examples.append(known.example(f"{self.name}/{split}/{number}"))
+        if not examples:
+            raise InputError(
+                f"{key}: the filter leaves nothing of {split}; a split needs at least one row",
+                key=f"{key}.filter",
+            )
+        return limited(tuple(examples), limit, split, self.name)
 
 
 def _reader(
@@ -94,7 +97,7 @@ def _load(key: str, config: DatasetConfig, split: str, root: Path | None) -> Any
         path = root / path
     if config.is_path and not is_folder(path) and not _is_file(path):
         problem = f"there is no folder or file of rows {shown(str(path))}"
-        raise InputError(f"{key}.path: {problem}", key=f"{key}.path")
+        raise Missing(f"{key}.path: {problem}", key=f"{key}.path")
     options: dict[str, Any] = {"path": config.path}
     if _is_file(path):
         kind = Path(path.name.removesuffix(".gz")).suffix[1:]
@@ -121,13 +124,11 @@ def _load(key: str, config: DatasetConfig, split: str, root: Path | None) -> Any
             key=f"{key}.path",
         ) from error
     except Exception as error:  # whatever a reader of files or the hub may raise
-        remedy = ""
+        problem = f"{key}, split {shown(split)}: {one_line(error)}"
         if "Unknown split" in str(error):
-            remedy = (
-                "; name another, or a part of one, such as train: train[:90%], test: train[90%:]"
-            )
-        problem = one_line(error)
-        raise InputError(f"{key}, split {shown(split)}: {problem}{remedy}", key=key) from error
+            remedy = "name another, or a part of one, such as train: train[:90%], test: train[90%:]"
+            raise Missing(f"{problem}; {remedy}", key=key) from error
+        raise InputError(problem, key=key) from error
 
 
 def _is_file(path: Path) -> bool:
@@ -179,14 +180,6 @@ def _decoded(rows: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
             if value is not None:
                 row[name] = kind.int2str(value) if value >= 0 else None
         yield number, row
-
-
-def _recognised(row: Mapping[str, Any], where: str) -> Row:
-    try:
-        return ROW.validate_python(row)
-    except ValidationError as error:
-        message = first_problem(error, where)[1]
-        raise InputError(message, key=where.partition(",")[0]) from None
 
 
 def _template(text: str, columns: list[str], key: str) -> str:

@@ -142,6 +142,25 @@ TASKS = {
 }
 
 
+@dataclass(frozen=True)
+class Embedded:
+    """A task of mini as runs have it."""
+
+    name: str
+
+    def splits(self, needs_test: bool = True) -> Splits:
+        """Make the training and test examples."""
+        return mini_task(self.name)
+
+    def examples(self, split: str) -> tuple[Example, ...]:
+        """Make the examples of a split."""
+        return mini_task(self.name)[split == "test"]
+
+    def origin(self) -> str:
+        """Say that no file is read."""
+        return "embedded"
+
+
 def mini_task(name: str, seed: int = 0, train_rows: int = 160, test_rows: int = 60) -> Splits:
     """Make one task: as many examples of one label as of another, and no input twice.
 

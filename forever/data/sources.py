@@ -26,7 +26,7 @@ from pydantic import BaseModel, BeforeValidator, FailFast, TypeAdapter
 from forever.data.formats import ENDINGS, LARGEST_FILE, Rows, read_rows
 from forever.data.rows import Row
 from forever.data.tasks import Example, Splits
-from forever.errors import InputError, unknown
+from forever.errors import InputError, Missing, unknown
 from forever.reading import Text, is_folder, parse_json, read_text
 from forever.seeding import permutation
 
@@ -47,11 +47,17 @@ class TaskFiles:
     read: Callable[[Path], Rows]
     most: int | None = None  # training examples that are taken of a file that has all
 
+    @property
+    def has_train(self) -> bool:
+        """Whether there are training examples, and not test examples alone."""
+        return next(iter(self.files.values())).is_file()
+
     def splits(self, needs_test: bool = True) -> Splits:
         """Read the training and test examples.
 
         Raises:
-            InputError: a file is missing, empty or malformed; the message has its row or line.
+            InputError: a file is empty or malformed; the message has its row or line.
+            Missing: a file does not exist.
         """
         if WHOLE in self.files:
             return self.parted(self.examples(WHOLE))
@@ -59,7 +65,7 @@ class TaskFiles:
         if not test.is_file() and not needs_test:
             return train, ()
         if not test.is_file():
-            raise InputError(
+            raise Missing(
                 f"{test} does not exist; put the examples there that are to be scored, or hold "
                 "out a share of those of train by data.validation=0.1",
                 path=test,
@@ -110,26 +116,26 @@ class TaskFiles:
         return tuple(train), tuple(test)
 
 
-def find_tasks(folder: Path) -> dict[str, TaskFiles]:
+def find_tasks(folder: Path, past: bool = False) -> dict[str, TaskFiles]:
     """Return the tasks in a benchmark folder by name, in alphabetical order; a file is one task.
+
+    Args:
+        past: whether tasks count of which there are test examples alone.
 
     Raises:
         InputError: two different files have a task of one name.
     """
-    tasks: dict[str, TaskFiles] = {}
     if folder.name.endswith(ENDINGS) and folder.is_file():
         return {_stem(folder): TaskFiles(_stem(folder), {WHOLE: folder}, read_rows)}
-    if is_folder(folder):
-        for layout in LAYOUTS:
-            for task in layout(folder):
+    tasks: dict[str, TaskFiles] = {}
+    tested: dict[str, TaskFiles] = {}
+    for layout in LAYOUTS if is_folder(folder) else ():
+        for task in layout(folder):
+            if task.has_train:
                 add_once(tasks, task)
-    return dict(sorted(tasks.items()))
-
-
-def find_tests(folder: Path, name: str) -> TaskFiles | None:
-    """Return the test examples alone of a task in layout 1; None if there are none."""
-    path = next(chain.from_iterable(_named(folder / name, split) for split in _TESTS), None)
-    return TaskFiles(name, {"test": path}, read_rows) if path else None
+            elif past:
+                tested.setdefault(task.name, task)
+    return dict(sorted((tested | tasks).items()))
 
 
 def add_once(tasks: dict[str, TaskFiles], task: TaskFiles) -> None:
@@ -162,15 +168,16 @@ _NO_TASKS = {"train", *_TESTS, "labels", "sources", "index", "dataset_infos"}  #
 
 
 def _ours(folder: Path) -> Iterator[TaskFiles]:
-    for place in (folder, *sorted(filter(is_folder, folder.iterdir()))):
-        for path in _named(place, "train"):
+    for home in (folder, *sorted(filter(is_folder, folder.iterdir()))):
+        tests = list(chain.from_iterable(_named(home, name) for name in _TESTS))
+        for path in [*_named(home, "train")] or tests[:1]:
             # A list beside labels is of layout 2, and an object with instances of layout 3.
-            if not (place / "labels.json").is_file() and _holds_rows(path):
-                ending = path.name.removeprefix("train")
-                test = next(chain.from_iterable(_named(place, name) for name in _TESTS), None)
-                dev = next(_named(place, "dev"), place / f"dev{ending}")
-                files = {"train": path, "dev": dev, "test": test or place / f"test{ending}"}
-                yield TaskFiles(place.absolute().name, files, read_rows)
+            if not (home / "labels.json").is_file() and _holds_rows(path):
+                ending = path.name.removeprefix(_stem(path))
+                test = next(iter(tests), home / f"test{ending}")
+                dev = next(_named(home, "dev"), home / f"dev{ending}")
+                files = {"train": home / f"train{ending}", "dev": dev, "test": test}
+                yield TaskFiles(home.absolute().name, files, read_rows)
 
 
 def _files_of_tasks(folder: Path) -> Iterator[TaskFiles]:
@@ -185,12 +192,13 @@ def _files_of_tasks(folder: Path) -> Iterator[TaskFiles]:
             yield TaskFiles(_stem(path), {WHOLE: path}, read_rows)
 
 
-def _named(place: Path, name: str) -> Iterator[Path]:
+def _named(folder: Path, name: str) -> Iterator[Path]:
     """Yield the files of a name, whatever their format."""
-    return filter(Path.is_file, (place / f"{name}{ending}" for ending in ENDINGS))
+    return filter(Path.is_file, (folder / f"{name}{ending}" for ending in ENDINGS))
 
 
 def _stem(path: Path) -> str:
+    """Return a file's name without the ending of its format."""
     return path.name.removesuffix(".gz").rpartition(".")[0]
 
 
@@ -238,7 +246,7 @@ class _Sentence(BaseModel):
 
 
 def _by_type(folder: Path) -> Iterator[TaskFiles]:
-    for path in sorted(folder.glob("*/*/train.json")):
+    for path in _releases(folder, "*/*"):
         files = _beside(path, "labels")
         # Otherwise it is layout 3, seen from the folder above.
         if path.parent.parent.name in _TYPES or (files["labels"].is_file() and _is_list(path)):
@@ -290,7 +298,7 @@ class _NaturalTask(_Instances):
 
 
 def _by_task(folder: Path) -> Iterator[TaskFiles]:
-    for path in sorted(folder.glob("*/train.json")):
+    for path in _releases(folder, "*"):
         name, files = _name(path.parent.name), _beside(path, "labels")
         if not files["labels"].is_file() and _holds_rows(path):
             continue  # of layout 1
@@ -322,9 +330,10 @@ def _read_labelled(path: Path) -> Rows:
 
 
 def _by_split(folder: Path) -> Iterator[TaskFiles]:
-    for path in sorted(folder.glob("train/*.json")):
-        files = {split: folder / split / path.name for split in ("train", "dev", "test")}
-        yield TaskFiles(_name(path.stem), files, read_rows)
+    paths = chain.from_iterable(folder.glob(f"{split}/*.json") for split in ("train", "test"))
+    for name in sorted({path.name for path in paths}):
+        files = {split: folder / split / name for split in ("train", "dev", "test")}
+        yield TaskFiles(_name(Path(name).stem), files, read_rows)
 
 
 # ---- what layouts share
@@ -337,9 +346,16 @@ _LABELS = TypeAdapter(list[Text])
 _OTHER_NAMES = {"boolq": "boolqa", "sst2": "sst-2"}  # SAPT's
 
 
-def _beside(train: Path, *others: str) -> dict[str, Path]:
-    """Return the files of the splits, and others, that are beside the training file."""
-    return {name: train.with_stem(name) for name in ("train", "dev", "test", *others)}
+def _releases(folder: Path, pattern: str) -> Iterator[Path]:
+    """Yield the training file of each folder of a task, or its test file if that is gone."""
+    for task in sorted(folder.glob(pattern)):
+        paths = (task / "train.json", task / "test.json")
+        yield from [path for path in paths if path.is_file()][:1]
+
+
+def _beside(path: Path, *others: str) -> dict[str, Path]:
+    """Return the files of the splits, and others, that are in the folder of one of them."""
+    return {name: path.with_stem(name) for name in ("train", "dev", "test", *others)}
 
 
 def _name(name: str) -> str:

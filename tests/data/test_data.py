@@ -442,6 +442,28 @@ def test_a_malformed_file_is_named_in_one_line(
     assert (error.path, error.line, error.key) == (path, line, key)
 
 
+@pytest.mark.parametrize(
+    "file", [OURS, SENTENCES, NATURAL, "task363_sst2_polarity/train.json", LISTS]
+)
+def test_of_a_learned_task_the_test_examples_are_enough(folder: Path, file: str) -> None:
+    """In each layout; what is malformed is not gone."""
+    name = NAMES.get(file, "task363" if "task363" in file else "sst-2")
+    splits = read_task(folder, name)
+    learned = Task(name, *splits, "exact_match").as_learned()
+    config = RunConfig.parse({"data": {"benchmark": "own", "order": [name], "root": str(folder)}})
+    (folder / file).write_text((folder / file).read_text("utf-8")[:-3], encoding="utf-8")
+    with pytest.raises(InputError) as refused:
+        load_benchmark(config.data, past={name: learned})
+    assert refused.value.path == folder / file
+    (folder / file).unlink()
+    test = Path(file.replace("train", "test"))
+    (task,) = load_benchmark(config.data, past={name: learned}).tasks
+    assert task.test == (() if file == NATURAL else splits[1])
+    assert (task.train, task.train_count) == ((), len(splits[0]))
+    (folder / test).unlink(missing_ok=True)
+    assert load_benchmark(config.data, past={name: learned}).tasks[0].test == ()
+
+
 # ---- splits, limits, metrics, digests
 
 

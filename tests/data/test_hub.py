@@ -185,6 +185,23 @@ def test_splits_filters_and_numbers_of_examples(folder: Path) -> None:
     assert fewer == task_of(folder, train_rows=5, test_rows=2)
 
 
+def test_a_learned_dataset_may_be_gone_and_must_not_be_out_of_reach(folder: Path) -> None:
+    task = task_of(folder)
+
+    def again(place: Path | str, name: str = "warm") -> tuple[Example, ...]:
+        data = described(place)["data"]
+        data |= {"order": ["warm"], "datasets": {name: data["datasets"]["warm"]}}
+        past = {"warm": task.as_learned()}
+        return load_benchmark(RunConfig.parse({"data": data}).data, past=past).tasks[0].test
+
+    (folder / "train.jsonl").unlink()
+    assert again(folder) == task.test
+    assert again(folder, "cold") == again(folder / "gone") == ()
+    with pytest.raises(InputError) as refused:
+        again("someone/nothing")
+    assert refused.value.key == "data.datasets.warm.path"
+
+
 def test_a_run_on_a_dataset(folder: Path, small_config: RunConfig, tmp_path: Path) -> None:
     """From a description to a score; the order is that of the description."""
     columns = {"instruction": "Is {colour} cold?", "output": "shape"}  # in words of the model
