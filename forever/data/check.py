@@ -166,21 +166,25 @@ def balance_table(checked: Checked) -> PlainTable:
 
 
 def doubts_table(checked: Checked) -> PlainTable:
-    """Make the table of how tasks were read, and of what in them is probably not meant."""
+    """Make the table of how tasks were read, and of what in them is probably not meant.
+
+    A metric of the user's own that fails is added to the problems.
+    """
     numbers = ("repeated", "contradictions", "unreachable")
     table = _table("read as, and what may not be meant", *numbers)
     table.add_column("labels taken for one")
     table.add_column("read as")
     named: list[str] = []
     for (name, task), origin in zip(checked.named, checked.origins, strict=True):
-        repeats, contradictions = _twins(task, checked.prompt)
-        merged = _taken_for_one(task)
-        lost = _unreachable(task)
-        named += [f"{one} repeats {other}" for one, other in repeats[:_MOST_NAMED]]
-        named += [f"{one} contradicts {other}" for one, other in contradictions[:_MOST_NAMED]]
-        named += [f"{one} is unreachable" for one in lost[:_MOST_NAMED]]
-        counts = [_warning(len(each)) for each in (repeats, contradictions, lost)]
-        table.add_row(name, *counts, ", ".join(merged) or "-", origin)
+        with checked.noting():
+            repeats, contradictions = _twins(task, checked.prompt)
+            merged = _taken_for_one(task)
+            lost = _unreachable(task)
+            named += [f"{one} repeats {other}" for one, other in repeats[:_MOST_NAMED]]
+            named += [f"{one} contradicts {other}" for one, other in contradictions[:_MOST_NAMED]]
+            named += [f"{one} is unreachable" for one in lost[:_MOST_NAMED]]
+            counts = [_warning(len(each)) for each in (repeats, contradictions, lost)]
+            table.add_row(name, *counts, ", ".join(merged) or "-", origin)
     rules = (
         "Repeated: the question and answer of an earlier example of the split. Contradictions: its "
         "question with another answer. Unreachable: test answers that score less than 1 even if "

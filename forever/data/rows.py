@@ -15,15 +15,7 @@ the key that tells it from others in `_SHAPES`.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    BeforeValidator,
-    FailFast,
-    Field,
-    PlainValidator,
-    TypeAdapter,
-)
+from pydantic import AliasChoices, BaseModel, FailFast, Field, PlainValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
 from forever.data.tasks import Example, Message
@@ -62,9 +54,9 @@ _ROLES = {"human": "user", "gpt": "assistant"}  # as ShareGPT calls them
 class _Said(BaseModel):
     """A message: what one of the roles says."""
 
-    role: Annotated[
-        Literal["system", "user", "assistant"], BeforeValidator(lambda name: _ROLES.get(name, name))
-    ] = Field(validation_alias=AliasChoices("role", "from"))
+    role: Literal["system", "user", "assistant", "human", "gpt"] = Field(
+        validation_alias=AliasChoices("role", "from")
+    )
     content: Text = Field(validation_alias=AliasChoices("content", "value"))
 
 
@@ -72,7 +64,7 @@ class _Conversation(BaseModel):
     messages: list[_Said] = Field(validation_alias=AliasChoices("messages", "conversations"))
 
     def row(self) -> Row:
-        turns = [Message(said.role, said.content) for said in self.messages]
+        turns = [Message(_ROLES.get(said.role, said.role), said.content) for said in self.messages]
         while turns and turns[-1].role != "assistant":
             turns.pop()
         if len(turns) < 2:

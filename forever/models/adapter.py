@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from forever.config.parts import ALL_LINEAR, ModelConfig
 from forever.config.run import RunConfig
 from forever.errors import InputError, one_line, shown, unknown
 from forever.files import read_json
-from forever.models.location import ADAPTER, fetch_adapter, looks_like_path
+from forever.models.location import ADAPTER, fetch_adapter, looks_like_path, read_object
 from forever.seeding import derive
 
 _HANDLE = "_forever_adapter"
@@ -116,8 +117,9 @@ def begun(config: RunConfig) -> RunConfig:
     if part.init is None:
         return config
     folder = fetch_adapter(part.init)
-    fields = _fields(folder)
-    _check_base(folder, part.name)
+    settings = read_object("model.init", folder / ADAPTER[0])
+    fields = _fields(settings)
+    _check_base(folder, str(settings.get("base_model_name_or_path") or ""), part.name)
 
     # Where the run says something of the adapter it must be so, but for dropout, which acts on
     # updates alone.
@@ -130,7 +132,7 @@ def begun(config: RunConfig) -> RunConfig:
         fields["lora_dropout"] = wanted["lora_dropout"]
     for field, value in wanted.items():
         has: Any = fields.get(field)
-        wants: Any = value
+        wants: Any = ALL_LINEAR if value == (ALL_LINEAR,) else value
         if isinstance(has, list) and isinstance(wants, list | tuple):
             has, wants = sorted(has), sorted(wants)
         if has != wants:
@@ -153,9 +155,8 @@ def begun(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"model": part})
 
 
-def _check_base(folder: Path, name: str) -> None:
-    """Refuse an adapter that was trained on another model of a hub than `name`."""
-    base = str(read_json(folder / ADAPTER[0]).get("base_model_name_or_path") or "")
+def _check_base(folder: Path, base: str, name: str) -> None:
+    """Refuse an adapter that was trained on another model of a hub, `base`, than `name`."""
     theirs, ours = (other.lower().split("/") for other in (base, name))
     of_hubs = len(theirs) == len(ours) == 2 and not any(map(looks_like_path, (base, name)))
     if of_hubs and theirs[1] != ours[1]:
@@ -277,17 +278,17 @@ def restore(model: nn.Module, folder: Path) -> None:
     Raises:
         InputError: a run cannot train such an adapter, or its tensors are not of this model.
     """
-    attach(model, ModelConfig(adapter=_fields(folder)), seed=0)
+    attach(model, ModelConfig(adapter=_fields(read_json(folder / ADAPTER[0]))), seed=0)
     _load(model, folder)
 
 
-def _fields(folder: Path) -> dict[str, Any]:
+def _fields(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what adapter_config.json says of an adapter's shape; None leaves that to PEFT."""
-    fields: dict[str, Any] = {}
-    for name, value in read_json(folder / ADAPTER[0]).items():
-        if name not in _NO_CHOICE and value is not None:
-            fields[name] = value
-    return fields
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in _NO_CHOICE and value is not None
+    }
 
 
 def _load(model: nn.Module, folder: Path) -> None:
@@ -310,7 +311,12 @@ def read_tensors(
         base: weights of the model that the file may have, too, if they are the same: PEFT saves
             the embedding beside an adapter of it.
     """
-    tensors = load_file(path)
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        rule = "is not a safetensors file"
+        remedy = "download it again (git lfs pull)"
+        raise InputError(f"{path} {rule} ({one_line(error)}); {remedy}", path=path) from None
     for name, tensor in (base or {}).items():
         if name in tensors and not torch.equal(tensors.pop(name), tensor.cpu()):
             raise InputError(

@@ -86,6 +86,20 @@ def test_what_may_not_be_meant_is_named(tmp_path: Path) -> None:
     assert doubts_table(read_tasks(sensitive)).records[0]["labels taken for one"] == "-"
 
 
+def test_a_metric_that_fails_on_a_later_example_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run tries the first one."""
+    monkeypatch.chdir(tmp_path)
+    Path("late.py").write_text("def score(one, other): return {'yes': 1}[one]", encoding="utf-8")
+    for name in ("a", "b"):
+        written(tmp_path / "mine" / name, [row("1")], [row("2"), row("3", "no")])
+    checked = read_tasks(run_of(tmp_path, "a", "b").override({"data.metrics": {"a": "late:score"}}))
+    assert [line["task"] for line in doubts_table(checked).records] == ["b"]
+    (problem,) = checked.problems
+    assert "late:score failed on the reference 'no'" in problem
+
+
 def test_a_tasks_file_is_checked_and_shown(tmp_path: Path) -> None:
     """A text is shown without a prompt, and all of it is supervised."""
     texts = [{"text": f"It is warm in room {n}."} for n in range(10)]

@@ -415,6 +415,7 @@ NAMES = {OURS: "a", "a/test.jsonl": "a", NATURAL: "task001", RELEASE: "task363",
         (OURS, FIRST + json.dumps(row("x" * 2_000_000)), 2, "input"),
         (OURS, FIRST + json.dumps(row("café"), ensure_ascii=False), 2, ""),  # not UTF-8
         (OURS, FIRST + json.dumps(as_messages([("tool", "a")])), 2, "messages.0.role"),
+        (OURS, FIRST + '{"messages": [{"role": ["user"], "content": ""}]}', 2, "messages.0.role"),
         (OURS, FIRST + '{"messages": [{"role": "user"}]}', 2, "messages.0.content"),
         (OURS, FIRST + json.dumps(as_messages([("assistant", "a")])), 2, ""),  # to no question
         (OURS, "\n \n", None, ""),

@@ -429,15 +429,24 @@ def test_files_that_are_no_adapter_of_the_model_are_refused(
     save_file({name: tensor[:, :5].clone() for name, tensor in tensors.items()}, weights)
     with pytest.raises(InputError, match=r"\[3, 5\], and the model needs \[3, 32\]"):
         build_learner(config, build_method(config.method), World())
+    weights.write_text("version https://git-lfs.github.com/spec/v1", encoding="utf-8")
+    with pytest.raises(InputError, match="git lfs pull") as refused:
+        build_learner(config, build_method(config.method), World())
+    assert refused.value.path == weights
     weights.rename(tmp_path / "adapter_model.bin")
     with pytest.raises(InputError, match="pickle"):
         prepare(config, tmp_path / "run")
+    (tmp_path / "adapter_model.bin").rename(weights)
+    (tmp_path / "adapter_config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(InputError) as refused:
+        prepare(config, tmp_path / "run")
+    assert refused.value.key == "model.init"
 
 
 # ---- every linear layer, and layers that are computed twice
 
 
-def test_all_linear_is_what_peft_takes_for_it(small_config: RunConfig) -> None:
+def test_all_linear_is_what_peft_takes_for_it(small_config: RunConfig, tmp_path: Path) -> None:
     part = small_config.override({"model.targets": "all-linear"}).model
     theirs, ours = backbone(part.name), backbone(part.name)
     attach(theirs, part, seed=0)
@@ -447,6 +456,10 @@ def test_all_linear_is_what_peft_takes_for_it(small_config: RunConfig) -> None:
     assert {name.rpartition(".")[2] for name in chosen} == {
         *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     }
+    (tmp_path / "adapter_config.json").write_text('{"target_modules": "all-linear", "r": 3}')
+    (tmp_path / "adapter_model.safetensors").touch()
+    config = beginning(small_config, tmp_path, targets="all-linear")
+    assert begun(config).model.targets == ("all-linear",)
 
 
 @pytest.mark.parametrize("packing", ["shared", "padded"])
