@@ -40,31 +40,36 @@ def writing(path: Path) -> Iterator[None]:
 # ---- reading
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, remedy: str = DAMAGED) -> bytes:
     """Return the content of a file; InputError if it is missing or cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{path} is missing; {DAMAGED}") from None
+        raise InputError(f"{path} is missing; {remedy}") from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({one_line(error)}); {DAMAGED}") from None
+        raise InputError(f"{path} cannot be read ({one_line(error)}); {remedy}") from None
 
 
-def as_fields(place: Path | str, content: bytes, parse: Callable[[str], Any] = json.loads) -> Any:
-    """Return the named fields in a file's content; InputError, with the place, if it has none."""
+def as_fields(
+    where: Path | str,
+    content: bytes,
+    parse: Callable[[str], Any] = json.loads,
+    remedy: str = DAMAGED,
+) -> Any:
+    """Return the named fields in a file's content; InputError, that says where, if it has none."""
     try:
         fields = parse(content.decode("utf-8"))
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise InputError(f"{place} cannot be read ({one_line(error)}); {DAMAGED}") from None
+        raise InputError(f"{where} cannot be read ({one_line(error)}); {remedy}") from None
     if not isinstance(fields, dict):
         kind = type(fields).__name__
-        raise InputError(f"{place} cannot be read: it holds {kind}, not named fields; {DAMAGED}")
+        raise InputError(f"{where} cannot be read: it holds {kind}, not named fields; {remedy}")
     return fields
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; InputError if it is damaged."""
-    return as_fields(path, read_bytes(path))
+def read_json(path: Path, remedy: str = DAMAGED) -> dict[str, Any]:
+    """Return the object in a JSON file; InputError, with the remedy, if it is damaged."""
+    return as_fields(path, read_bytes(path, remedy), remedy=remedy)
 
 
 def as_lines(path: Path, content: bytes) -> list[dict[str, Any]]:

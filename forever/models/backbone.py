@@ -16,7 +16,9 @@ from forever.models.loading import (
     check_report,
     check_size,
     check_tokens,
+    ends_of,
     explained,
+    load_empty,
     read_tokenizer,
     source,
 )
@@ -58,17 +60,14 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     InputError if it cannot be loaded; the message says why.
     """
     # 4 s to import: not at the top.
-    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     path = fetch(name)
     where, options = source(path)
     with explained("model.name", name):
         tokenizer = read_tokenizer(path)
         if path.is_dir():
-            config = AutoConfig.from_pretrained(where, trust_remote_code=False)
-            with torch.device("meta"):  # without memory for it
-                empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-            check_size("model.name", path, empty)
+            check_size("model.name", path, load_empty(name))
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             where,
             dtype=dtype,
@@ -82,9 +81,7 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     check_report("model.name", path, report)
     # Of a model's own generation settings only the tokens are kept at which an answer ends: the
     # others may sample or penalise repetition.
-    ends = model.generation_config.eos_token_id
-    ends = [tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])]
-    ends = list(dict.fromkeys(token for token in ends if token is not None))
+    ends = ends_of(tokenizer, model)
     used = ends if tokenizer.pad_token_id is None else [tokenizer.pad_token_id, *ends]
     with explained("model.name", name):
         check_tokens("model.name", path, model, used)

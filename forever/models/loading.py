@@ -12,7 +12,7 @@ from torch import nn
 
 from forever.data.encoding import Limits
 from forever.errors import InputError, shown
-from forever.models.location import NO_CODE, check, entries, find, read_object, weights_of
+from forever.models.location import NO_CODE, SETTINGS, check, entries, find, read_object, weights_of
 
 _MOST_GROWTH = 100  # characters that a normaliser makes of one
 
@@ -182,17 +182,27 @@ def limits_of(model: nn.Module) -> Limits:
     return Limits(tokens)
 
 
-def read_limits(name: str) -> Limits:
-    """Return the limits of a model that is on this machine, from its settings alone."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+def ends_of(tokenizer: Any, model: Any) -> list[int]:
+    """Return the tokens at which an answer ends: the tokenizer's EOS, and those of the model."""
+    ends = model.generation_config.eos_token_id
+    ends = [tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])]
+    return list(dict.fromkeys(token for token in ends if token is not None))
+
+
+def load_empty(name: str) -> Any:
+    """Return a model that is on this machine from its settings alone, without memory for it."""
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     path = find(name)
     assert path is not None, "its tokenizer was read"
     where, options = source(path)
     with explained("model.name", name):
         config = AutoConfig.from_pretrained(where, trust_remote_code=False, **options)
-        with torch.device("meta"):  # without memory for it
-            return limits_of(AutoModelForCausalLM.from_config(config, trust_remote_code=False))
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        if (path / SETTINGS[1]).is_file():
+            model.generation_config = GenerationConfig.from_pretrained(where)
+        return model
 
 
 def _refuse(key: str, path: Path, problem: str) -> None:

@@ -5,12 +5,13 @@ make transformers run code of the folder or unpickle its weights is refused.
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from forever.errors import InputError, one_line, shown
+from forever.files import read_json
 
 WEIGHTS = "model.safetensors"
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
@@ -67,18 +68,24 @@ def looks_like_path(name: str) -> bool:
 
 def find(name: str) -> Path | None:
     """Return the folder or file of a model if it is on this machine; the network is not used."""
+    path = _cached(name)
+    if path == locate(name):
+        return path if path.exists() else None
+    with suppress(InputError):  # a part of it may be in the cache
+        return path if all(file.is_file() for file in weights_of("model.name", path)) else None
+
+
+def _cached(name: str) -> Path:
+    """Return the place of a model on this machine, be it in the hub's cache; it may not exist."""
     path = locate(name)
-    if path.exists():
+    if path.exists() or looks_like_path(name):
         return path
-    if looks_like_path(name):
-        return None
     from huggingface_hub import snapshot_download
 
     try:
-        path = Path(snapshot_download(name, local_files_only=True))
-        return path if all(file.is_file() for file in weights_of("model.name", path)) else None
-    except (OSError, ValueError):  # not in the cache, or only a part of it
-        return None
+        return Path(snapshot_download(name, local_files_only=True))
+    except (OSError, ValueError):  # not in the cache
+        return path
 
 
 def fetch(name: str, setting: str = "model.name") -> Path:
@@ -91,33 +98,28 @@ def fetch(name: str, setting: str = "model.name") -> Path:
     path = locate(name)
     if path.exists():
         return path
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import enable_progress_bars
-
-    top: dict[str, Any] = {"ignore_patterns": ["*/*"]}
-    with _downloading(name, setting):
-        # The newest snapshot, or without a network the one of last time.
-        path = Path(snapshot_download(name, allow_patterns=_TEXTS, **top))
-        enable_progress_bars()
-        _check_settings(setting, path)  # before gigabytes come
-        files = weights_of(setting, path)
-        if not all(file.is_file() for file in files):
-            names = [file.name for file in files]
-            snapshot_download(name, revision=path.name, allow_patterns=names, **top)
+    # The newest snapshot, or without a network the one of last time.
+    path = _download(name, setting, _TEXTS)
+    _check_settings(setting, path)  # before gigabytes come
+    files = weights_of(setting, path)
+    if not all(file.is_file() for file in files):
+        _download(name, setting, [file.name for file in files], path.name)
     _check_folder(setting, path)
     return path
 
 
-@contextmanager
-def _downloading(name: str, setting: str) -> Iterator[None]:
-    """Show no bars for small files, and turn what a download raises into an InputError."""
+def _download(
+    name: str, setting: str, patterns: Sequence[str], revision: str | None = None
+) -> Path:
+    """Download files at the top of a hub's model, small ones without bars; return its folder."""
+    from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 
-    disable_progress_bars()
+    if revision is None:
+        disable_progress_bars()
     try:
-        yield
-    except InputError:
-        raise
+        chosen: dict[str, Any] = {"allow_patterns": [*patterns], "ignore_patterns": ["*/*"]}
+        return Path(snapshot_download(name, revision=revision, **chosen))
     except (OSError, ValueError) as error:
         raise InputError(
             f"{setting}: {name!r} is not a local folder and could not be downloaded: "
@@ -134,14 +136,7 @@ def _downloading(name: str, setting: str) -> Iterator[None]:
 
 def find_adapter(name: str) -> Path | None:
     """Return the folder of an adapter if it is on this machine; the network is not used."""
-    path = locate(name)
-    if not path.exists() and not looks_like_path(name):
-        from huggingface_hub import snapshot_download
-
-        try:
-            path = Path(snapshot_download(name, local_files_only=True))
-        except (OSError, ValueError):  # not in the cache
-            return None
+    path = _cached(name)
     return path if all((path / file).is_file() for file in ADAPTER) else None
 
 
@@ -153,10 +148,7 @@ def fetch_adapter(name: str) -> Path:
     """
     key, path = "model.init", locate(name)
     if not path.exists() and not looks_like_path(name):
-        from huggingface_hub import snapshot_download
-
-        with _downloading(name, key):
-            path = Path(snapshot_download(name, allow_patterns=list(ADAPTER)))
+        path = _download(name, key, ADAPTER)
     settings, weights = (path / file for file in ADAPTER)
     if not settings.is_file():
         problem = f"{str(path)!r} has no {settings.name}; give the folder of an adapter that PEFT"
@@ -267,14 +259,9 @@ def weights_of(key: str, folder: Path) -> list[Path]:
 def read_object(key: str, path: Path) -> dict[str, Any]:
     """Return the object in a JSON file of the folder."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        problem = f"{path} cannot be read as JSON ({one_line(error)})"
-        raise InputError(f"{key}: {problem}", key=key, path=path) from None
-    if not isinstance(content, dict):
-        problem = f"{path} must hold a JSON object; it holds a {type(content).__name__}"
-        raise InputError(f"{key}: {problem}", key=key, path=path)
-    return content
+        return read_json(path, "download it again")
+    except InputError as error:
+        raise InputError(f"{key}: {error}", key=key, path=path) from None
 
 
 def entries(settings: Any) -> Iterator[tuple[str, Any]]:

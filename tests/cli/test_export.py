@@ -232,6 +232,9 @@ def test_a_chat_model_answers_in_transformers_what_the_run_says_that_it_answered
     """By the lines of its card, through the template of its tokenizer, or one of our own."""
     model = save_backbone(tmp_path / "model", benchmark_of_three)
     (model / "mine.jinja").write_text(TEMPLATE, "utf-8")
+    settings = model / "generation_config.json"
+    penalised = json.loads(settings.read_text("utf-8")) | {"repetition_penalty": 9.0}
+    settings.write_text(json.dumps(penalised), "utf-8")
     if not own:
         (model / "chat_template.jinja").write_text(TEMPLATE.replace("%Y", "%d %Y"), "utf-8")
     talks: list[list[dict[str, str]]] = []

@@ -356,6 +356,10 @@ def test_data_check_shows_conversations_and_names_those_that_are_cut(
     lengths = json.loads(printed)["lengths"]
     assert lengths["rows"][0]["cut in training"] == 1
     assert "(talk/train/0)" in lengths["note"]
+    (tmp_path / "endless.jinja").write_text(template.replace(" <eos>", ""), "utf-8")
+    endless = f"data.prompt={tmp_path / 'endless.jinja'}"
+    code, _, error = call("data", "check", str(tmp_path / "run.yaml"), endless)
+    assert (code, "does not stop" in error) == (2, True)
     code, _, error = call("data", "check", str(tmp_path / "run.yaml"), "data.prompt=alpaca")
     assert (code, "supervise" in error) == (2, True)
 

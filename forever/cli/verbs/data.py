@@ -106,12 +106,13 @@ def _encoder(config: "RunConfig") -> tuple["Encoder | None", str, list[str]]:
     """
     from forever.data.encoding import Encoder
     from forever.data.prompts import make_prompt
-    from forever.models.loading import NotHere, load_tokenizer, read_limits
+    from forever.models.loading import NotHere, ends_of, limits_of, load_empty, load_tokenizer
 
+    part = config.model
     try:
-        tokenizer = load_tokenizer(config.model.name)
-        prompt, limits = make_prompt(config.data, tokenizer), read_limits(config.model.name)
-        return Encoder(tokenizer, config.model.max_length, limits, prompt), "", []
+        tokenizer, model = load_tokenizer(part.name), load_empty(part.name)
+        prompt, ends = make_prompt(config.data, tokenizer), ends_of(tokenizer, model)
+        return Encoder(tokenizer, part.max_length, limits_of(model), prompt, ends), "", []
     except NotHere as error:
         return None, str(error), []
     except InputError as error:
