@@ -51,8 +51,11 @@ def half_width(differences: Any, alpha: float) -> float:
     return high
 
 
-def table_of(folders: Sequence[Path]) -> dict[str, str]:
-    """Write OP of each level and, but for the reference's, the difference and its interval."""
+def blocks_of(folders: Sequence[Path]) -> tuple[Any, dict[str, str], Any]:
+    """Return OP by block and cell, the reference's levels, and the planned levels of each factor.
+
+    A block is named by its kind, that is order and settings such as a schedule, and its seed.
+    """
     records: list[dict[str, Any]] = []
     found = [*map(runs_of, folders)]
     first = found[0][0]
@@ -64,20 +67,29 @@ def table_of(folders: Sequence[Path]) -> dict[str, str]:
             config, op = runs.get(trial["key"], ({}, math.nan))
             (flat,) = pd.json_normalize(config).to_dict("records") if config else [{}]
             flat = {key: str(value) for key, value in flat.items()}
-            records.append({**flat, **cell, "op": op, "unit": f"{trial['seed']} {trial['order']}"})
+            block = {"seed": trial["seed"], "order": trial["order"]}
+            records.append({**flat, **cell, **block, "op": op})
     frame: Any = pd.DataFrame(records).dropna(subset=[*factors])
     planned = [frame[name].unique() for name in factors]
-    # A setting that differs between runs of one cell is no factor, so it makes another block.
+    # A setting that differs between runs of the reference's cell makes another block, but for one
+    # that older runs do not have yet.
     known: Any = frame[frame["op"].notna()]
-    settings: Any = known.drop(columns=["op", "unit", *factors, *PAIRS], errors="ignore").fillna("")
+    settings: Any = known.drop(columns=["op", "order", *factors, *PAIRS], errors="ignore")
     cells = [known[name] for name in factors]
-    differs = settings.groupby(cells).nunique().max() > 1
-    index = [known["unit"], *(settings[key] for key in settings.columns[differs])]
+    differs = settings[(known[[*factors]] == pd.Series(reference)).all(axis=1)].nunique() > 1
+    index = [known["order"], *(settings[key].fillna("") for key in settings.columns[differs])]
+    index.append(known["seed"])
     blocks: Any = pd.crosstab(index, cells, known["op"], aggfunc="first")
-    blocks = blocks.reindex(columns=pd.MultiIndex.from_product(planned, names=[*factors])).dropna()
+    cell_names = pd.MultiIndex.from_product(planned, names=[*factors])
+    return blocks.reindex(columns=cell_names).dropna(), reference, planned
+
+
+def table_of(folders: Sequence[Path]) -> dict[str, str]:
+    """Write OP of each level and, but for the reference's, the difference and its interval."""
+    blocks, reference, planned = blocks_of(folders)
     alpha = 0.05 / (sum(map(len, planned)) - 2)
     table: dict[str, str] = {}
-    for name, levels in zip(factors, planned, strict=True):
+    for name, levels in zip(reference, planned, strict=True):
         means = blocks.T.groupby(level=name).mean().T
         for level in levels:
             numbers, apart = [means[level].mean()], means[level] - means[reference[name]]
@@ -86,6 +98,22 @@ def table_of(folders: Sequence[Path]) -> dict[str, str]:
                 numbers += [value, max(value - half, -100.0), min(value + half, 100.0)]
             table[f"{name}: {level}"] = written(numbers)
     return table
+
+
+def by_kind(folders: Sequence[Path]) -> Any:
+    """Tabulate each level's difference, and its standard error, by the kind of block: exploratory,
+    since no rule was written for it."""
+    blocks, reference, planned = blocks_of(folders)
+    columns: dict[str, Any] = {}
+    for name, levels in zip(reference, planned, strict=True):
+        means = blocks.T.groupby(level=name).mean().T
+        for level in levels:
+            if level != reference[name]:
+                columns[f"{name}: {level}"] = means[level] - means[reference[name]]
+    apart = pd.DataFrame(columns)
+    kinds = apart.groupby(level=[*range(apart.index.nlevels - 1)])
+    both = kinds.mean().map("{:+.2f}".format) + kinds.sem().map(" ±{:.2f}".format)
+    return both.T
 
 
 def reported(path: Path) -> dict[str, str]:
@@ -112,6 +140,8 @@ def main() -> None:
     ours = table_of(options.folders)
     theirs = reported(options.report or options.folders[0] / "report.json")
     print("\n".join(f"{name}: {numbers}" for name, numbers in ours.items()))
+    print("\nby order and other settings of a block, exploratory, ± a standard error")
+    print(by_kind(options.folders).to_string(), "\n")
     if ours != theirs:
         sys.exit(f"the report differs: {theirs}")
     print("as in the report, to the last printed digit")

@@ -60,7 +60,8 @@ def keep(study: Study, folder: Path, add: bool = False) -> Path:
     Args:
         add: Keep the runs that are already there; a run that is in both is replaced.
     """
-    files, runs = _files_of(study), {run.key: _packed(run) for run in study.finished}
+    is_probed = any(_looks(run) for run in study.finished)
+    files, runs = _files_of(study), {run.key: _packed(run, is_probed) for run in study.finished}
     if add and (folder / RUNS).is_file():
         before = read_lines(folder / RUNS)
         runs = {run["key"]: run for run in kept_runs(before)} | runs
@@ -110,7 +111,12 @@ def _files_of(study: Study) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in paths if path.is_file()}
 
 
-def _packed(run: Run) -> dict[str, Any]:
+def _looks(run: Run) -> list[dict[str, Any]]:
+    """Return the probes of a run."""
+    return [event for event in run.events if event["kind"] == "look"]
+
+
+def _packed(run: Run, is_probed: bool) -> dict[str, Any]:
     """Return a run as a line, without names of this machine's folders."""
     result, config = dict(run.outcome), dict(run.config)
     # Two digits for people; the report's scores come from those of single examples.
@@ -121,6 +127,10 @@ def _packed(run: Run) -> dict[str, Any]:
         config[part] = config[part] | {field: _without_folder(config[part][field])}
     environment = read_json(run.directory.environment)
     environment["argv"] = [*map(_without_folder, environment["argv"])]
+    events = _looks(run)
+    if is_probed and run.settings.get("method.clock") == "model":  # where among them days came
+        replays = [event for event in run.events if event["kind"] == "replay"]
+        events += [{key: each[key] for key in ("kind", "task", "step", "day")} for each in replays]
     scores: dict[str, Any] = {}
     for task, stage in _cells(result):
         items = run.matrix.items[task, stage]
@@ -138,7 +148,7 @@ def _packed(run: Run) -> dict[str, Any]:
         # What runs must share to be compared: benchmark, order and test examples.
         "tests": hashlib.sha256(repr(run.unit[0]).encode()).hexdigest()[:12],
         "scores": scores,
-        "looks": [event for event in run.events if event["kind"] == "look"],
+        "looks": events,
     }
 
 

@@ -202,7 +202,8 @@ def scheduled_days(part: Part, variant: str) -> dict[str, dict[str, float]]:
     """By clock, the update after which each of FOREVER's days comes.
 
     On "steps" that is the day times S, of FOREVER's runs in the study or else of its scale; on the
-    "model" clock the median over those runs and their tasks, if there are any.
+    "model" clock the median over those runs and their tasks after the first, if there are any; a
+    task without the day counts as infinitely late.
     """
     runs = [run for run in part.finished if run.settings.get("method.clock") == "model"]
     probed = next(run for run in part.finished if run.variant == variant)
@@ -213,12 +214,16 @@ def scheduled_days(part: Part, variant: str) -> dict[str, dict[str, float]]:
         method = config.override(method_settings(config, "forever")).method
         day_steps = method.model_dump()["day_steps"]
     days: dict[str, dict[str, float]] = {"steps": {str(day): day * day_steps for day in DAYS}}
-    came: dict[str, list[float]] = {str(day): [] for day in DAYS}
-    for event in (event for run in runs for event in run.events if event["kind"] == "replay"):
-        if (day := f"{event.get('day', 0):g}") in came:
-            came[day].append(event["step"])
-    if any(came.values()):
-        days["model"] = {day: median(steps) for day, steps in came.items() if steps}
+    replays = [event for run in runs for event in run.events if event["kind"] == "replay"]
+    tasks = sum(len(run.outcome["stages"]) - 1 for run in runs)
+    model: dict[str, float] = {}
+    for day in DAYS if replays else ():
+        steps = [event["step"] for event in replays if event.get("day") == day]
+        middle = median([*steps, *[math.inf] * (tasks - len(steps))])
+        if math.isfinite(middle):
+            model[str(day)] = middle
+    if model:
+        days["model"] = model
     return days
 
 

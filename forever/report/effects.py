@@ -34,25 +34,29 @@ def effects_of(part: Part) -> MainEffects | None:
     for run in planned:
         if run.result is not None:
             by_cell.setdefault((run.levels[first], run.levels[second]), []).append(run)
-    outside: set[str] = set()
-    for runs in by_cell.values():
-        for run in runs:
-            for key in {*run.settings, *runs[0].settings}:
-                if run.settings.get(key) != runs[0].settings.get(key):
-                    outside.add(key)
+    # What differs between runs of the reference's cell, such as a schedule of the learning rate.
+    reference = base.levels[first], base.levels[second]
+    known = by_cell.get(reference, [])
+    outside = {
+        key
+        for run in known
+        for key in {*run.settings, *known[0].settings}
+        if run.settings.get(key) != known[0].settings.get(key)
+    }
     scores: dict[tuple[Cell, Hashable], float] = {}
     for cell, runs in by_cell.items():
         for run in runs:
             block = run.unit, str([run.settings.get(key) for key in sorted(outside)])
             scores.setdefault((cell, block), run.outcome["op"])
-    return main_effects(scores, levels, (base.levels[first], base.levels[second]))
+    doses_differ = any(not row.dose_gap.comparable for row in part.rows if row.planned[0].levels)
+    return main_effects(scores, levels, reference, equal_doses=not doses_differ)
 
 
 def effects_table(part: Part) -> pd.DataFrame:
     """Tabulates the main effects as text; empty if there are none."""
-    found = effects_of(part)
+    effects = effects_of(part)
     rows: list[tuple[str, ...]] = []
-    for effect in found.effects if found else ():
+    for effect in effects.effects if effects else ():
         texts = number(effect.score, "{:.2f}"), estimated(effect.difference, "{:+.2f}")
         rows.append((effect.factor, effect.level, *texts, word(effect.verdict) or NOTHING))
     return pd.DataFrame(rows, columns=["factor", "level", "OP (%)", "Δ OP", "verdict"])
@@ -60,13 +64,16 @@ def effects_table(part: Part) -> pd.DataFrame:
 
 def effects_note(part: Part) -> str:
     """Says how the table of main effects was made; "" if there is none."""
-    found = effects_of(part)
-    if found is None:
+    effects = effects_of(part)
+    if effects is None:
         return ""
-    left_out = f"; {plural(found.incomplete, 'block')} without some cell left out"
+    left_out = f"; {plural(effects.incomplete, 'block')} left out, which lack a cell"
+    cautions = [f"{e.factor} {e.level} ({e.caution})" for e in effects.effects if e.caution]
+    careful = f" Less sure than that: {', '.join(cautions)}." if cautions else ""
     return (
         f"Main effects: each level's mean over the levels of the other factor, in "
-        f"{plural(found.blocks, 'block')}{left_out if found.incomplete else ''}. Intervals are of "
-        f"a confidence sequence over blocks; {plural(found.comparisons, 'comparison')} together "
-        f"err in at most {100 * ALPHA:g} %."
+        f"{plural(effects.blocks, 'block')}{left_out if effects.incomplete else ''}. Intervals are "
+        f"of a confidence sequence over blocks; {plural(effects.comparisons, 'comparison')} "
+        f"together err in at most {100 * ALPHA:g} %, if differences are about normal.{careful} "
+        "Single cells, orders and rates are exploratory: their intervals hold for one look."
     )

@@ -14,6 +14,7 @@ import numpy as np
 from forever.config.methods import config_class, has_method
 from forever.config.orders import ORDERS
 from forever.config.overrides import flatten
+from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.report.format import setting
@@ -110,8 +111,14 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The configuration under dotted keys, without what differs between runs of one variant."""
-        values = flatten(self.config)
+        """The configuration under dotted keys, without what differs between runs of one variant.
+
+        A field that the run's version did not have yet has its default, which does what that
+        version did."""
+        name, values = self.config["method"]["name"], flatten(self.config)
+        defaults = RunConfig().model_dump(mode="json") | {"method": method_defaults(name)}
+        known = {section: defaults.get(section, {}) for section in self.config}
+        values = flatten(known) | values
         return {key: value for key, value in values.items() if key not in _NO_DIFFERENCE}
 
     @cached_property
@@ -250,15 +257,20 @@ def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, 
     changed: dict[str, Any] = {}
     expected = dict(base)
     if base["method.name"] != other["method.name"]:
-        name, defaults = other["method.name"], {}
-        if has_method(name):
-            defaults = config_class(name).model_validate({"name": name}).model_dump(mode="json")
-        expected |= flatten({"method": defaults})
+        name = other["method.name"]
+        expected |= flatten({"method": method_defaults(name)})
         expected["method.name"] = base["method.name"]
     for key, value in other.items():
         if key not in expected or expected[key] != value:
             changed[key] = value
     return changed
+
+
+def method_defaults(name: str) -> dict[str, Any]:
+    """Return the fields of a method at their defaults; none of a method that is not installed."""
+    if not has_method(name):
+        return {}
+    return config_class(name).model_validate({"name": name}).model_dump(mode="json")
 
 
 def pairs(settings: Mapping[str, Any]) -> list[str]:

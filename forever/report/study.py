@@ -212,6 +212,8 @@ def _sweep(folder: Path) -> Study:
     # Unless others of the older ones are compared with them, as after another base.
     if {run.variant for run in stale} & {run.reference for run in older if run not in stale}:
         stale = []
+    for run in stale:
+        run.levels.clear()  # another run is its cell of the design
     _name_by_differences(runs, stale, orders_are_repetitions=True)
     return Study(name, folder, runs, reference, sweep_of(folder, name), read_stopping(folder))
 

@@ -15,7 +15,7 @@ from itertools import product
 from statistics import fmean
 
 from forever.stats.bootstrap import Estimate
-from forever.stats.sequential import ALPHA, ROUNDING, half_width
+from forever.stats.sequential import ALPHA, ROUNDING, caution, half_width
 from forever.stats.verdict import Verdict, verdict
 
 Cell = tuple[str, ...]  # a level of each factor
@@ -31,6 +31,7 @@ class Effect:
     score: float | None
     difference: Estimate | None
     verdict: Verdict | None
+    caution: str = ""  # why the verdict may be wrong more often than promised
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ def main_effects(
     scores: Mapping[tuple[Cell, Hashable], float],
     levels: Mapping[str, Sequence[str]],
     reference: Cell,
+    equal_doses: bool = True,
 ) -> MainEffects:
     """Compares the levels of two factors with the reference level of each.
 
@@ -58,6 +60,7 @@ def main_effects(
         levels: all that are planned, of each of two factors by its name. A block without one of
             their cells is left out.
         reference: the level of each factor with which the others are compared.
+        equal_doses: whether all cells replay as many examples; otherwise nothing is judged.
     """
     cells = list(product(*levels.values()))
     count = Counter(block for _, block in scores)
@@ -72,13 +75,16 @@ def main_effects(
             means[level] = [fmean(scores[cell, block] for cell in row) for block in blocks]
         for level in names:
             difference = outcome = None
+            reason = ""
             if blocks and level != reference[place]:
                 base = means[reference[place]]
                 apart = [a - b for a, b in zip(means[level], base, strict=True)]
                 value, half = fmean(apart), half_width(apart, ALPHA / comparisons)
                 low, high = max(value - half, -100.0), min(value + half, 100.0)
                 difference = Estimate(value, low, high, len(blocks))
-                outcome = verdict(value, low, high, shown=abs(value) - half > ROUNDING)
+                if equal_doses:
+                    outcome = verdict(value, low, high, shown=abs(value) - half > ROUNDING)
+                    reason = caution(apart, 0.0, 0 if outcome == "tie" else len(blocks))
             score = fmean(means[level]) if blocks else None
-            effects.append(Effect(factor, level, score, difference, outcome))
+            effects.append(Effect(factor, level, score, difference, outcome, reason))
     return MainEffects(effects, len(blocks), len(count) - len(blocks), comparisons)

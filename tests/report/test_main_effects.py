@@ -6,12 +6,13 @@ from pathlib import Path
 from made_up import base_run, make_up
 
 from forever.files import read_json
-from forever.report.effects import effects_table
+from forever.report.effects import effects_of, effects_table
 from forever.report.joined import read_studies
 from forever.report.report import write_report
 from forever.report.study import read_study
 from forever.sweeps.files import read_sweep
 from scripts.effects import reported, table_of
+from scripts.keep import REPORT, RESULTS
 
 FILE = """
 reference: days none
@@ -56,3 +57,20 @@ def test_a_script_that_shares_no_code_finds_the_same(tmp_path: Path) -> None:
         ]  # fmt: skip
         assert table_of(each) == reported(path)
         assert len(effects_table(study.parts[0])) == 5
+
+
+def test_the_script_agrees_with_a_committed_report() -> None:
+    folder = RESULTS / "when_how-mini"
+    assert table_of([folder]) == reported(folder / REPORT)
+
+
+def test_a_level_that_was_edited_is_another_one(tmp_path: Path) -> None:
+    """Its new runs are the cell; without them its blocks lack it, and no other is lost."""
+    path, folder = tmp_path / "when_how.yaml", tmp_path / "runs"
+    for text in (FILE, FILE.replace("clip: 0.5", "clip: 0.25")):
+        path.write_text(text, encoding="utf-8")
+        make_up(folder, read_sweep(path).expand(base_run(), seeds=range(4)))
+    (part,) = read_study(folder).parts
+    effects = effects_of(part)
+    assert effects is not None
+    assert (effects.blocks, effects.incomplete) == (4, 0)

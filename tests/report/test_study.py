@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers import execute
-from made_up import TASKS, base_run, edit, make_up, make_up_run
+from made_up import TASKS, base_run, edit, make_up, make_up_run, rewrite
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
@@ -230,6 +230,16 @@ def test_a_folder_of_runs_groups_seeds_and_separates_settings(folder: Path) -> N
     shutil.copytree(next(folder.glob("base*s0*")), folder / "copy")
     with pytest.raises(InputError, match="copy"):
         read_study(folder)
+
+
+def test_a_field_that_an_earlier_version_did_not_have_is_no_difference(folder: Path) -> None:
+    before = [row.variant for row in read_study(folder).rows]
+    for config in folder.glob("*-s0-*/config.yaml"):
+        lines = config.read_text(encoding="utf-8").splitlines(keepends=True)
+        older = [line for line in lines if "gradient_checkpointing" not in line]
+        assert len(older) == len(lines) - 1
+        rewrite(config, "".join(older))
+    assert [row.variant for row in read_study(folder).rows] == before
 
 
 def test_runs_on_other_tasks_are_another_variant(tmp_path: Path) -> None:

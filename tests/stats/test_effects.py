@@ -42,6 +42,12 @@ def test_a_level_is_compared_in_the_mean_over_the_other_factor() -> None:
     # Always one point, so one is shown.
     assert l2.difference is not None
     assert (l2.difference.value, l2.difference.low, l2.verdict) == (1.0, 1.0, "win")
+    # Six blocks decide with less than the level says; what is open has nothing to be careful of.
+    assert [effect.caution for effect in (mixed, l2)] == ["decided by 6 seeds"] * 2
+    assert (kl.verdict, kl.caution) == ("tie", "")
+    unequal = main_effects(scores(), LEVELS, ("days", "none"), equal_doses=False).effects
+    assert {(effect.verdict, effect.caution) for effect in unequal} == {(None, "")}
+    assert unequal[1].difference == mixed.difference
 
 
 def test_a_block_without_a_cell_is_left_out_and_counted() -> None:
