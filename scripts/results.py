@@ -19,6 +19,7 @@ from typing import Any
 
 from forever.files import read_json
 from forever.stats.compare import ALPHA, holm
+from forever.stats.verdict import word
 from forever.sweeps import published as paper
 from scripts.keep import REPORT, RESULTS
 from scripts.markdown import table
@@ -283,7 +284,7 @@ def _effects(main_effects: Mapping[str, Any]) -> tuple[list[str], list[list[str]
             effect["level"],
             f"{effect['score']:.1f}",
             interval(effect["difference"]),
-            effect["verdict"] or "–",
+            word(effect["verdict"]) or NOTHING,
         ]
         for effect in main_effects["effects"]
     ]

@@ -23,12 +23,11 @@ from forever.config.run import RunConfig
 from forever.format import plural
 from forever.report.effects import effects_of
 from forever.report.format import NOTHING, estimated, listed, minus, number
-from forever.report.row import Row, dose_gap_of, in_rounds, matrices_of
+from forever.report.row import Row, matrices_of
 from forever.report.run import Run
 from forever.report.study import Part
 from forever.stats.bootstrap import RESAMPLES, Estimate, Replicated, Runs, Unit, summarise
-from forever.stats.compare import ALPHA, compare, over_logarithm
-from forever.stats.verdict import word
+from forever.stats.compare import over_logarithm
 from forever.sweeps import published as paper
 from forever.sweeps.named_runs import method_settings
 
@@ -41,9 +40,6 @@ ONSET = 0.1  # of the rise of a loss over a task: what is above has begun to be 
 DAYS = (1, 2, 4, 7, 15, 30)  # the paper's list
 TIMED = ("training_time", "backbones")  # sweeps whose minutes are comparable
 
-# In what a schedule differs from its control, and values of `method.days` without a schedule.
-_WHEN = ("method.days", "method.clock")
-_NO_DAYS = ("random", "end_only", None)
 # In what runs of one line of doses differ; the first is the dose.
 ALONG_DOSES = ("budget.examples", "memory.fraction")
 
@@ -55,7 +51,6 @@ def analyses(part: Part) -> dict[str, Any]:
     by_name: dict[str, Any] = {
         "forgetting_rate": forgetting(part),
         "doses": dose_areas(part),
-        "beyond_chance": beyond_chance(part),
         "main_effects": effects_of(part),
     }
     if part.name == "model_day":
@@ -365,47 +360,6 @@ def dose_areas(part: Part) -> dict[str, dict[str, Estimate]]:
     return over_logarithm(curves, line_of(part.reference, lines))
 
 
-# ---- schedules against replay at random times
-
-
-def beyond_chance(part: Part) -> dict[str, dict[str, Any]]:
-    """OP of each schedule less that of as much replay at random times, by the names of both.
-
-    A schedule differs from that control in nothing but its days and its clock, and replays as much.
-    Verdicts hold for `together` comparisons: the schedules that have the same control, or,
-    in a sweep in rounds, as many as its own (`rounds.json`), whose rule and level are used. There
-    is none from a single run.
-    """
-    by_name: dict[str, dict[str, Any]] = {}
-    controls = [row for row in part.measured if row.runs[0].settings.get("method.days") == "random"]
-    for control in controls:
-        schedules = [row for row in part.measured if _is_schedule_beside(row, control)]
-        runs = {row.variant: matrices_of(row.runs) for row in (control, *schedules)}
-        compared = compare(runs, control.variant)
-        for row in schedules:
-            ours, together = compared[row.variant], len(schedules)
-            if part.stopping is not None and ours.verdict is not None:
-                together = part.stopping["comparisons"]
-                ours, _ = in_rounds(ours, row.runs, control.planned, part.stopping)
-            if ours.difference is not None:
-                by_name[f"{row.variant} less {control.variant}"] = {
-                    "difference": asdict(ours.difference),
-                    "verdict": ours.verdict,
-                    "together": together,
-                    "all_seeds": asdict(ours.all_seeds) if ours.all_seeds else None,
-                    "caution": ours.caution,
-                }
-    return by_name
-
-
-def _is_schedule_beside(row: Row, control: Row) -> bool:
-    """Whether a variant is a schedule that differs from the control in its times only."""
-    settings, others = row.runs[0].settings, control.runs[0].settings
-    apart = {key for key in {*settings, *others} if settings.get(key) != others.get(key)}
-    is_schedule = settings.get("method.days") not in _NO_DAYS and apart <= {*_WHEN}
-    return is_schedule and dose_gap_of(row.runs, control.runs).comparable
-
-
 # ---- next to the paper
 
 
@@ -417,7 +371,6 @@ def findings(part: Part) -> list[Finding]:
         *_model_day(known.get("model_day", {})),
         *_training_time(part, known.get("training_time", {})),
         *_doses(known.get("doses", {})),
-        *_beyond_chance(known.get("beyond_chance", {})),
     ]
 
 
@@ -484,18 +437,3 @@ def _doses(areas: Mapping[str, Mapping[str, Estimate]]) -> Iterator[Finding]:
             what = f"{name}: {score.upper()}, mean over doses"
             form = "{:.1f}" if score == "op" and "less" not in name else "{:+.1f}"
             yield what, estimated(mean, form), NOTHING, plural(mean.runs, "run")
-
-
-def _beyond_chance(schedules: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    for name, ours in schedules.items():
-        difference = Estimate(**ours["difference"])
-        text = estimated(difference, "{:+.1f}")
-        if ours["verdict"]:
-            text += f", {word(ours['verdict'])}"
-        if ours["all_seeds"]:
-            known = Estimate(**ours["all_seeds"])
-            text += f"; of all {plural(known.runs, 'seed')} {estimated(known, '{:+.1f}')}"
-        if ours["caution"]:
-            text += f"; {ours['caution']}"
-        runs, together = plural(difference.runs, "run"), ours["together"]
-        yield f"{name}: OP", text, NOTHING, f"{runs}, {100 * ALPHA:g} % for {together} together"

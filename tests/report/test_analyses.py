@@ -138,35 +138,3 @@ def test_forgetting_falls_by_more_than_chance_or_not() -> None:
     assert slowing(rate_table({("a", 0): [2.0, 1.0]}))["fall"] is None
     alone = rate_table({("a", 0): [2.0], ("b", 0): [3.0]})
     assert slowing(alone) == {"rates": [2.5], "fall": None}
-
-
-def test_a_schedule_is_measured_against_random_times(tmp_path: Path) -> None:
-    """Those that differ from the control in more than their times are no schedules beside it."""
-    variants = {
-        "forever": {},
-        "late": {"method.days": [4, 7]},
-        "dense": {"method.days": [1, 2, 3], "method.clock": "steps"},
-        "random times": {"method.days": "random", "method.clock": "steps"},
-        "end only": {"method.days": "end_only"},
-        "free": {"method.regularizer": "none"},
-        "mix": {"method.name": "mix_replay"},
-    }
-    sweep = Sweep("schedules", base_run(), variants, (0, 1, 2), reference="forever")
-    make_up(tmp_path, sweep)
-    for trial in sweep.trials():
-        # Five points for each seed, and ten for the days of the reference.
-        score = 60.0 + 5 * trial.seed + (10 if trial.variant == "forever" else 0)
-        matrix = [[score] * 4] * 4
-        replayed = 200 if trial.variant == "dense" else 96  # which is another dose
-        counted = {"task": 96, "replayed": replayed}
-        edit(tmp_path / trial.key / "result.json", matrix=matrix, examples=counted)
-        answer(RunDirectory(tmp_path / trial.key), matrix)
-    (part,) = read_study(tmp_path).parts
-    ours = analyses(part)["beyond_chance"]
-    assert list(ours) == ["forever less random times", "late less random times"]
-    first = ours["forever less random times"]
-    assert first["difference"] == {"value": 10.0, "low": 10.0, "high": 10.0, "runs": 3}
-    assert first["verdict"] == "win"
-    texts = {what: text for what, text, _, _ in findings(part)}
-    assert texts["forever less random times: OP"] == "+10.0 [+10.0, +10.0], better"
-    assert texts["late less random times: OP"] == "0.0 [0.0, 0.0], equivalent"
