@@ -28,7 +28,7 @@ def read_text(path: Path, most: int) -> str:
     except (OSError, ValueError, EOFError, zlib.error) as error:  # the last two of gzip
         raise InputError(f"{path} cannot be read ({one_line(error)})", path=path) from None
     if len(content) > most:
-        raise InputError(f"{path} is larger than {most >> 10} KiB, the limit", path=path)
+        raise too_large(path, most)
     content = content.removeprefix(BOM_UTF8)  # which some editors and spreadsheets write
     try:
         return content.decode("utf-8")
@@ -36,6 +36,11 @@ def read_text(path: Path, most: int) -> str:
         line = content.count(b"\n", 0, error.start) + 1
         problem = f"byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
         raise InputError(f"{path}, line {line}: {problem}", path=path, line=line) from None
+
+
+def too_large(path: Path, most: int) -> InputError:
+    """Make the error for a file that has more than `most` bytes, unpacked."""
+    return InputError(f"{path} is larger than {most >> 10} KiB, the limit", path=path)
 
 
 def parse_json(text: str, kind: TypeAdapter[Any], path: Path, line: int | None = None) -> Any:
@@ -63,6 +68,8 @@ def first_problem(error: ValidationError, where: str) -> tuple[str, str]:
         where = f"{where}, {key}"
     rule = problem["msg"][0].lower() + problem["msg"][1:]
     value = "" if problem["type"] == "json_invalid" else f" ({shown(problem['input'])})"
+    if problem["type"] == "string_type":
+        value += "; write it as text"
     return key, f"{where}: {rule}{value}"
 
 

@@ -1,17 +1,16 @@
 """How a benchmark is built from a configuration: read, ordered, checked, limited."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from forever.config.orders import LONG_TASKS, ORDERS
 from forever.config.parts import DataConfig
 from forever.data.formats import ENDINGS
 from forever.data.hub import Dataset
 from forever.data.mini import TASKS, Embedded
-from forever.data.prompts import Prompt
+from forever.data.prompts import Prompt, questions
 from forever.data.sources import DATA_SEED, TaskFiles, find_tasks, limited
 from forever.data.tasks import Benchmark, Example, Learned, Splits, Task
 from forever.errors import InputError, Missing, unknown
@@ -21,7 +20,6 @@ from forever.seeding import permutation
 from forever.storage.address import is_address, local_folder
 from forever.storage.remote import fetch
 
-Questions = Callable[[Example], list[Any]]
 # Standard CL is four of the fifteen tasks of Long Sequence and shares its folder.
 FOLDERS = {
     "standard": ("long_sequence",),
@@ -82,8 +80,8 @@ class Source:
         if self.prompt:
             train = tuple(part for example in train for part in self.prompt.examples(example))
         test = self._last_answers(test)
-        task = _task(config, name, (train, test), self._questions)
-        task = _held_out(task, config.validation, self._questions)
+        task = _task(config, name, (train, test), self.prompt)
+        task = _held_out(task, config.validation, self.prompt)
         train = limited(task.train, config.train_rows, "train", name)
         test = limited(task.test, config.test_rows, "test", name)
         return replace(task, train=train, test=test)
@@ -93,12 +91,6 @@ class Source:
         if self.prompt is None:
             return test
         return tuple(self.prompt.answered(example)[-1] for example in test)
-
-    def _questions(self, example: Example) -> list[Any]:
-        """What a training example teaches the answers to; a test example's question is the last."""
-        if self.prompt is None:
-            return [example.question]
-        return [self.prompt.question(each) for each in self.prompt.answered(example)]
 
     def learned_task(self, name: str, learned: Learned) -> Task:
         """Read a task that another run learned, whose examples may be gone.
@@ -160,6 +152,11 @@ def find_source(config: DataConfig, prompt: Prompt | None = None) -> Source:
         sets = {name: Dataset(name, each, root) for name, each in config.datasets.items()}
         return Source(config, "data.datasets", sets, prompt)
     if config.benchmark == "mini":
+        if root and find_tasks(root / "mini"):
+            raise InputError(
+                f"data.root: {root / 'mini'} has the name of the embedded benchmark; give the "
+                "folder another name"
+            )
         return Source(config, "benchmark mini", {name: Embedded(name) for name in TASKS}, prompt)
     folders = FOLDERS.get(config.benchmark, (config.benchmark,))
     if root is None:
@@ -202,14 +199,14 @@ def _root(config: DataConfig) -> Path | None:
     return root
 
 
-def _task(config: DataConfig, name: str, splits: Splits, questions: Questions) -> Task:
+def _task(config: DataConfig, name: str, splits: Splits, prompt: Prompt | None) -> Task:
     """Check a task's splits and find its labels and its metric."""
     train, test = splits
-    trained = {question: example.id for example in train for question in questions(example)}
+    trained = {each: example.id for example in train for each in questions(example, prompt)}
     known = any(name in order for order in ORDERS.get(config.benchmark, {}).values())
     does_it = " (`forever data prepare` does)" if known else ""
     for example in test:
-        twin = trained.get(questions(example)[-1])
+        twin = trained.get(questions(example, prompt)[-1])
         if twin is not None:
             raise InputError(
                 f"task {name}: test row {example.id} repeats train row {twin} (both counted from "
@@ -242,7 +239,7 @@ def _task(config: DataConfig, name: str, splits: Splits, questions: Questions) -
     return Task(name, train, test, metric, labels)
 
 
-def _held_out(task: Task, share: float | None, questions: Questions) -> Task:
+def _held_out(task: Task, share: float | None, prompt: Prompt | None) -> Task:
     """Put a share of the training examples, the same in every run, for the test examples.
 
     Training examples that ask what one of those asks are left out.
@@ -257,8 +254,8 @@ def _held_out(task: Task, share: float | None, questions: Questions) -> Task:
         )
     held = set(permutation(len(task.train), DATA_SEED, "validation", task.name)[:count])
     test = tuple(example for i, example in enumerate(task.train) if i in held)
-    held_questions = {question for example in test for question in questions(example)}
-    train = tuple(each for each in task.train if held_questions.isdisjoint(questions(each)))
+    held_questions = {each for example in test for each in questions(example, prompt)}
+    train = tuple(each for each in task.train if held_questions.isdisjoint(questions(each, prompt)))
     if not train:
         raise InputError(
             f"data.validation={share}: all training rows of task {task.name} ask what those ask "

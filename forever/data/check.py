@@ -12,7 +12,7 @@ from forever.config.parts import DataConfig
 from forever.config.run import RunConfig
 from forever.data.benchmarks import FOLDERS, find_source
 from forever.data.encoding import Encoder
-from forever.data.prompts import ALPACA, Chat, Prompt
+from forever.data.prompts import ALPACA, Chat, Prompt, questions
 from forever.data.sources import find_tasks
 from forever.data.tasks import Example, Task
 from forever.errors import InputError, unknown
@@ -110,7 +110,8 @@ def _benchmarks_in(root: Path, checked: Checked) -> Iterator[DataConfig]:
                 benchmark = shared.get(folder.name, folder.name)
                 # In the folder itself a task of the benchmark's name would be taken for its folder.
                 home = folder if benchmark in FOLDERS else folder.parent
-                yield DataConfig(benchmark=benchmark, order=tuple(tasks), root=str(home))
+                data = {"benchmark": benchmark, "order": [*tasks], "root": str(home)}
+                yield RunConfig.parse({"data": data}).data
 
 
 def tasks_table(checked: Checked) -> PlainTable:
@@ -127,17 +128,21 @@ def tasks_table(checked: Checked) -> PlainTable:
     )
     trained: defaultdict[str, set[str]] = defaultdict(set)
     for benchmark, task in checked.tasks:
-        trained[benchmark].update(map(_question, task.train))
+        for example in task.train:
+            trained[benchmark].update(map(_folded, questions(example, checked.prompt)))
     for (name, task), (benchmark, _) in zip(checked.named, checked.tasks, strict=True):
-        overlap = sum(_question(example) in trained[benchmark] for example in task.test)
+        tests = [_folded(questions(example, checked.prompt)[-1]) for example in task.test]
+        overlap = sum(question in trained[benchmark] for question in tests)
         labels = Cell(len(task.labels), str(len(task.labels))) if task.labels else Cell(None, "-")
         sizes = (len(task.train), len(task.test))
         table.add_row(name, *sizes, task.metric, labels, _warning(overlap), task.digest())
     return table
 
 
-def _question(example: Example) -> str:
-    return " ".join(" \0 ".join(example.question).lower().split())
+def _folded(question: str | tuple[str, ...]) -> str:
+    """Return a question without what case and blanks distinguish."""
+    parts = [question] if isinstance(question, str) else question
+    return " ".join(" \0 ".join(parts).lower().split())
 
 
 def balance_table(checked: Checked) -> PlainTable:
@@ -203,8 +208,7 @@ def _twins(
     for split in (task.train, task.test):
         firsts: dict[object, Example] = {}
         for example in split:
-            question = prompt.question(example) if prompt else example.question
-            first = firsts.setdefault(question, example)
+            first = firsts.setdefault(questions(example, prompt)[-1], example)
             is_same = first.output.strip() == example.output.strip()
             if first is not example:
                 (repeats if is_same else contradictions).append((example.id, first.id))

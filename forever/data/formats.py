@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from forever.data.rows import ROW, ROWS, Row
 from forever.errors import InputError, Missing, one_line
-from forever.reading import first_problem, parse_json, read_text
+from forever.reading import first_problem, parse_json, read_text, too_large
 
 Rows = Iterator[tuple[int, Row]]  # with their numbers in the file, from 0
 
@@ -65,9 +65,12 @@ def _parquet(path: Path) -> Rows:
 
     if not path.is_file():
         raise Missing(f"{path} does not exist", path=path)
-    number = 0
+    number = size = 0
     try:
         for batch in ParquetFile(path).iter_batches(1000):
+            size += batch.nbytes
+            if size > LARGEST_FILE:
+                raise too_large(path, LARGEST_FILE)
             for cells in batch.to_pylist():
                 yield number, row_of(cells, f"{path}, row {number}", path=path)
                 number += 1

@@ -253,6 +253,16 @@ class Chat(Prompt):
 ALPACA, PLAIN = Prompt(), Plain()
 
 
+def questions(example: Example, prompt: Prompt | None) -> list[Any]:
+    """Return what a training example teaches the answers to; a test example's question is the last.
+
+    Without a prompt a conversation is not checked against that.
+    """
+    if prompt is None:
+        return [example.question]
+    return [prompt.question(each) for each in prompt.answered(example)]
+
+
 def make_prompt(config: DataConfig, tokenizer: Any) -> Prompt:
     """Return the prompt that a configuration names; only a chat template needs a tokenizer.
 

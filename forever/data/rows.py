@@ -6,8 +6,8 @@ the key that tells it from others in `_SHAPES`.
 - instruction, input, output: what to do, with what, and the right answer. The input may be
   empty or missing, as in Alpaca's.
 - prompt, completion: one text or a list of messages each, as TRL has them; also prompt, answer as
-  in TRACE and question, answer as in GSM8K.
-- text: a text that is learned as a whole.
+  in TRACE, question, answer as in GSM8K, and input, output.
+- text: a text that is learned as a whole. Beside a label it would be the file of a classification.
 - messages: a conversation of `role` and `content`; `conversations` of `from` and `value` is
   ShareGPT's. What comes after the last answer teaches nothing and is left out.
 """
@@ -74,10 +74,17 @@ class _Conversation(BaseModel):
         return Row(output=turns.pop().content, turns=tuple(turns), shape="messages")
 
 
+_TEXT, _TALK = TypeAdapter(Text), TypeAdapter(list[_Said])
+_Side = Annotated[
+    str | list[_Said],
+    PlainValidator(lambda v: (_TALK if isinstance(v, list) else _TEXT).validate_python(v)),
+]
+
+
 class _Pair(BaseModel):
-    prompt: Text | list[_Said] = Field(validation_alias=AliasChoices("prompt", "question"))
-    completion: Text | list[_Said] = Field(
-        validation_alias=AliasChoices("completion", "answer", "response")
+    prompt: _Side = Field(validation_alias=AliasChoices("prompt", "question", "input"))
+    completion: _Side = Field(
+        validation_alias=AliasChoices("completion", "answer", "response", "output")
     )
 
     def row(self) -> Row:
@@ -92,8 +99,15 @@ class _Pair(BaseModel):
 
 class _Text(BaseModel):
     text: Text
+    label: Any = None
 
     def row(self) -> Row:
+        if self.label is not None:
+            raise PydanticCustomError(
+                "label",
+                "a text beside a label would be learned without it; say what is asked and answered "
+                "in data.datasets.TASK.columns, or leave the label out",
+            )
         return Row(output=self.text, shape="text")
 
 
@@ -102,9 +116,9 @@ _SHAPES: dict[str, type[Instruction | _Conversation | _Pair | _Text]] = {
     "messages": _Conversation,
     "conversations": _Conversation,
     "instruction": Instruction,
-    "output": Instruction,
     "prompt": _Pair,
     "question": _Pair,
+    "output": _Pair,
     "text": _Text,
 }
 

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
+from forever.data.check import read_tasks, tasks_table
 from forever.data.collation import pack, pad
 from forever.data.encoding import Encoded, Encoder
 from forever.data.prompts import Chat, make_prompt
@@ -322,6 +323,13 @@ def test_overlap_is_found_in_the_rendered_prompt(tmp_path: Path) -> None:
     data = RunConfig.parse({"data": values | {"supervise": "all"}}).data
     with pytest.raises(InputError, match="repeats train row talk/train/0"):
         load_benchmark(data, make_prompt(data, tokenizer))
+    (tmp_path / "mine" / "other").mkdir()
+    write(tmp_path / "mine" / "other" / "train.jsonl", SAID[2:])
+    (folder / "test.jsonl").rename(tmp_path / "mine" / "other" / "test.jsonl")
+    write(folder / "test.jsonl", [("user", "Who?"), ("assistant", "Me.")])
+    run = RunConfig.parse({"data": {**data.model_dump(), "order": ["talk", "other"]}})
+    table = tasks_table(read_tasks(run, prompt=make_prompt(data, tokenizer)))
+    assert [line["overlap"] for line in table.records] == [0, 1]
     last = data.model_copy(update={"supervise": "last"})
     (task,) = load_benchmark(last, make_prompt(last, tokenizer)).tasks
     assert (len(task.train), len(task.test)) == (1, 1)

@@ -1,6 +1,7 @@
 """`forever data check` counts what a run would read, and refuses what a run would refuse."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,9 @@ def test_a_benchmarks_folder_and_the_one_above_are_checked_alike(
         for place in (tmp_path, tmp_path / "mine")
     ]
     assert digests[0] == digests[1]
+    for name in ("mini", "m" * 101):  # the embedded benchmark, and more than a name has
+        shutil.copytree(tmp_path / "mine", tmp_path / "odd" / name)
+        assert len(read_tasks(tmp_path / "odd" / name).problems) == 1
     assert len(digests[0]) == 2
     (tmp_path / "mine" / "a").rename(tmp_path / "mine" / "rte")
     (tmp_path / "mine").rename(tmp_path / "long_sequence")

@@ -278,6 +278,8 @@ SHAPES: list[tuple[dict[str, Any], Example]] = [
     ({"prompt": "Hot?", "answer": "no"}, Example("", "Hot?", "", "no")),
     ({"question": "Hot?", "answer": "no"}, Example("", "Hot?", "", "no")),
     ({"prompt": "Hot?", "response": "no"}, Example("", "Hot?", "", "no")),
+    ({"prompt": "Hot?", "output": "no"}, Example("", "Hot?", "", "no")),
+    ({"input": "Hot?", "output": "no"}, Example("", "Hot?", "", "no")),
     ({"prompt": [ASKED], "completion": [ANSWERED]},
      Example("", "", "", "no", (Message("user", "Hot?"),))),
     ({"text": "No, it is not hot."}, Example("", "", "", "No, it is not hot.")),
@@ -302,6 +304,8 @@ def test_every_shape_of_a_row_is_an_example(
         ({"prompt": "Hot?", "chosen": "no", "rejected": "yes"}, "completion", "required"),
         ({"prompt": [ASKED], "completion": "no"}, "", "both be messages"),
         ({"text": 3}, "text", "string"),
+        ({"question": "How many?", "answer": 42}, "answer", "write it as text"),
+        ({"text": "It is good.", "label": 1}, "", r"data\.datasets\.TASK\.columns"),
     ],
 )
 def test_another_shape_is_refused_by_line(
@@ -334,6 +338,18 @@ def test_a_malformed_table_is_named(
     with pytest.raises(InputError, match=message) as refused:
         read_task(tmp_path, "t")
     assert (refused.value.path, refused.value.line) == (tmp_path / "t" / name, line)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_file_that_is_too_large_is_refused(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its size unpacked."""
+    monkeypatch.setattr("forever.data.formats.LARGEST_FILE", 5000)
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / f"train{ending}").write_bytes(FORMATS[ending]([row("a" * 5000)]))
+    with pytest.raises(InputError, match="limit"):
+        read_task(tmp_path, "t")
 
 
 def test_a_folder_without_a_test_file_needs_a_share_to_hold_out(tmp_path: Path) -> None:
@@ -425,7 +441,7 @@ NAMES = {OURS: "a", "a/test.jsonl": "a", NATURAL: "task001", RELEASE: "task363",
         (NATURAL, {"Definition": "d", "Instances": [{"input": "a"}]}, None, "Instances.0.output"),
         (NATURAL, {"Definition": "d", "Instances": natural(4)}, None, ""),  # too few
         (RELEASE, {"Instances": natural(4)}, None, "Definition"),
-        (LISTS, [row("a"), {"input": "b", "output": "c"}], None, "1.instruction"),
+        (LISTS, [row("a"), {"prompt": "b"}], None, "1.completion"),
     ],
 )
 def test_a_malformed_file_is_named_in_one_line(
