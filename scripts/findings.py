@@ -14,19 +14,8 @@ from scripts.keep import REPORT, RESULTS
 DOCS = Path(__file__).parents[1] / "docs"
 # Sweeps on mini that a table of the paper has as well, in the order of the figure.
 TABLES = ("baselines", "components", "spacing", "warmup_window", "memory_epochs", "memory_size")
-# Variants of the sweep `doses` by their label, at each share of a task that is kept.
-SCHEDULES = {
-    "forever": "FOREVER",
-    "step clock": "its days on a step clock",
-    "random times": "random times",
-    "fixed_interval": "fixed intervals",
-    "end only": "end of a task only",
-    "vbm": "VBM",
-    "interleaved": "mixed into batches",
-}
 # How the report names the variants of `when_how` at each learning rate.
 RATES = {"constant rate": "", "linear decay": " (optim.schedule=linear)"}
-SHARES = ("2.5 %", "5 %", "10 %", "25 %", "50 %")
 TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)
 GREY, BLUE, RED = "#777777", "#004488", "#CC6677"
 COLOURS = {"win": "#117733", "loss": "#882255"}  # what is not shown is grey
@@ -95,16 +84,6 @@ def when_and_how() -> Figure:
     return figure
 
 
-def at_one_budget() -> Figure:
-    """Draw what each way to spend the same replayed examples gains or loses."""
-    rows = [row for row in rows_of("arena") if row["difference"] and row["budget"] == "exact"]
-    rows.sort(key=lambda row: row["difference"]["value"])
-    figure, axis = new_axis(7.5, 0.28 * len(rows) + 0.8)
-    names = [f"{row['variant']} less {row['reference']}" for row in rows]
-    draw_differences(axis, rows, names, [COLOURS.get(row["verdict"], GREY) for row in rows])
-    return figure
-
-
 def beside_the_paper() -> Figure:
     """Draw every difference in OP that the paper publishes for these sweeps (hollow), and ours."""
     rows: list[Mapping[str, Any]] = []
@@ -125,38 +104,7 @@ def beside_the_paper() -> Figure:
     return figure
 
 
-def by_dose() -> Figure:
-    """Draw OP over the examples that a run replays, the same for all schedules at each dose."""
-    rows = {row["variant"]: row for row in rows_of("doses")}
-    figure, axis = new_axis(10, 3.6)
-    for number, (schedule, label) in enumerate(SCHEDULES.items()):
-        shown = [rows[f"{schedule} {share}"] for share in SHARES]
-        doses = [row["replayed_rows"] * 1.03**number for row in shown]  # beside each other
-        scores = [row["op"] for row in shown]
-        errors = [
-            [score["value"] - score["low"] for score in scores],
-            [score["high"] - score["value"] for score in scores],
-        ]
-        values = [score["value"] for score in scores]
-        width = 1.4 if number else 2.4
-        marker = "osD^vPX"[number]
-        axis.errorbar(doses, values, errors, marker=marker, label=label, linewidth=width)
-    axis.set_xscale("log")
-    ticks = [rows[f"forever {share}"]["replayed_rows"] for share in SHARES]
-    axis.xaxis.set_major_locator(FixedLocator(ticks))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-    axis.set(xlabel="replayed examples a run", ylabel="OP (%), 95 % interval")
-    figure.legend(loc="outside right center", frameon=False)
-    return figure
-
-
-FIGURES = {
-    "when-how": when_and_how,
-    "budget": at_one_budget,
-    "paper": beside_the_paper,
-    "dose": by_dose,
-}
+FIGURES = {"when-how": when_and_how, "paper": beside_the_paper}
 
 
 if __name__ == "__main__":
