@@ -123,7 +123,8 @@ def test_a_finished_run_is_read_and_not_repeated(
     ran: forever.RunResult, small_config: RunConfig
 ) -> None:
     written = ran.folder.joinpath("result.json").stat().st_mtime_ns
-    again = forever.run(small_config, {"seed": 0}, out=ran.folder.parent, placement=CPU)
+    settings = small_config.model_dump(mode="json")  # as people have it who come from TRL or PEFT
+    again = forever.run(settings, {"seed": 0}, out=ran.folder.parent, placement=CPU)
     assert again.folder == ran.folder
     assert again.folder.joinpath("result.json").stat().st_mtime_ns == written
     assert repr(forever.load(ran.folder)) == repr(ran)
