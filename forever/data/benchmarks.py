@@ -166,21 +166,17 @@ def find_source(config: DataConfig, prompt: Prompt | None = None) -> Source:
             f"{' and '.join(map(repr, folders))}"
         )
     homes = [root / name for name in folders]
-    if len(homes) == 1 and not _is_there(homes[0]) and find_tasks(root):
+    if len(homes) == 1 and not (is_folder(homes[0]) or find_tasks(homes[0])) and find_tasks(root):
         homes = [root]  # it is the benchmark's folder itself, or the file of its one task
     tasks: dict[str, TaskFiles] = {}
     for folder in homes:
-        if not _is_there(folder):
+        if not is_folder(folder) and not find_tasks(folder):
             raise InputError(
                 f"data.root: there is no folder {folder.absolute()}; docs/verbs/data.md lists the "
                 "layouts"
             )
         tasks |= find_tasks(folder, past=True)
     return Source(config, " or ".join(map(str, homes)), dict(sorted(tasks.items())), prompt)
-
-
-def _is_there(home: Path) -> bool:
-    return is_folder(home) or bool(find_tasks(home))
 
 
 def _root(config: DataConfig) -> Path | None:

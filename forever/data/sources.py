@@ -62,15 +62,15 @@ class TaskFiles:
         if WHOLE in self.files:
             return self.parted(self.examples(WHOLE))
         train, test = self.examples("train"), self.files["test"]
-        if not test.is_file() and not needs_test:
-            return train, ()
-        if not test.is_file():
+        if test.is_file():
+            return train, self.examples("test")
+        if needs_test:
             raise Missing(
                 f"{test} does not exist; put the examples there that are to be scored, or hold "
                 "out a share of those of train by data.validation=0.1",
                 path=test,
             )
-        return train, self.examples("test")
+        return train, ()
 
     def origin(self) -> str:
         """Say which files are read, and by which keys."""

@@ -284,11 +284,7 @@ def restore(model: nn.Module, folder: Path) -> None:
 
 def _fields(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what adapter_config.json says of an adapter's shape; None leaves that to PEFT."""
-    return {
-        name: value
-        for name, value in settings.items()
-        if name not in _NO_CHOICE and value is not None
-    }
+    return {k: value for k, value in settings.items() if k not in _NO_CHOICE and value is not None}
 
 
 def _load(model: nn.Module, folder: Path) -> None:

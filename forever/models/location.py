@@ -4,7 +4,6 @@ What others made is data: weights in safetensors, settings and a tokenizer in JS
 make transformers run code of the folder or unpickle its weights is refused.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -108,9 +107,7 @@ def fetch(name: str, setting: str = "model.name") -> Path:
     return path
 
 
-def _download(
-    name: str, setting: str, patterns: Sequence[str], revision: str | None = None
-) -> Path:
+def _download(name: str, key: str, patterns: Sequence[str], revision: str | None = None) -> Path:
     """Download files at the top of a hub's model, small ones without bars; return its folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
@@ -122,10 +119,10 @@ def _download(
         return Path(snapshot_download(name, revision=revision, **chosen))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{setting}: {name!r} is not a local folder and could not be downloaded: "
+            f"{key}: {name!r} is not a local folder and could not be downloaded: "
             f"{one_line(error)}; download it once where there is a network (the cache is HF_HOME), "
             "or give a folder or a GGUF file",
-            key=setting,
+            key=key,
         ) from error
     finally:
         enable_progress_bars()
@@ -163,13 +160,9 @@ def fetch_adapter(name: str) -> Path:
 
 def width(name: str) -> int | None:
     """Return the width of a local backbone's hidden states, or None if config.json has none."""
-    try:
-        config = json.loads((locate(name) / "config.json").read_text(encoding="utf-8"))
-        size = config["hidden_size"]
-    # It is not a local folder, or its model has another key.
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return size if isinstance(size, int) else None
+    with suppress(InputError):  # it is not a local folder
+        size = read_json(locate(name) / "config.json").get("hidden_size")
+        return size if isinstance(size, int) else None
 
 
 # ---- checking what was found

@@ -58,7 +58,7 @@ def test_overlap_answers_and_lengths(tmp_path: Path) -> None:
         read_tasks(tmp_path, ["c"])
 
 
-def test_what_may_not_be_meant_is_named(tmp_path: Path) -> None:
+def test_what_may_not_be_meant_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions are those that a model sees: here without surrounding blanks."""
     train = [row(f"a {n}", ("US", "us", "uk")[n % 3]) for n in range(15)]
     train += [row("a 0 ", "US"), row("a 0", "uk"), row("a 1", " us"), row("a 4", "US")]
@@ -85,20 +85,14 @@ def test_what_may_not_be_meant_is_named(tmp_path: Path) -> None:
     assert "b/test/0 is unreachable" in caption
     sensitive = config.override({"data.metrics": {"a": "label_likelihood"}})
     assert doubts_table(read_tasks(sensitive)).records[0]["labels taken for one"] == "-"
-
-
-def test_a_metric_that_fails_on_a_later_example_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run tries the first one."""
+    # A metric that fails on a later example; a run tries the first one.
     monkeypatch.chdir(tmp_path)
-    Path("late.py").write_text("def score(one, other): return {'yes': 1}[one]", encoding="utf-8")
-    for name in ("a", "b"):
-        written(tmp_path / "mine" / name, [row("1")], [row("2"), row("3", "no")])
-    checked = read_tasks(run_of(tmp_path, "a", "b").override({"data.metrics": {"a": "late:score"}}))
+    Path("late.py").write_text("def score(one, other): return 1 / (one == 'US')", encoding="utf-8")
+    checked = read_tasks(config.override({"data.metrics": {"a": "late:score"}}))
     assert [line["task"] for line in doubts_table(checked).records] == ["b"]
-    (problem,) = checked.problems
-    assert "late:score failed on the reference 'no'" in problem
+    assert ["late:score failed on the reference 'UK'" in each for each in checked.problems] == [
+        True
+    ]
 
 
 def test_a_tasks_file_is_checked_and_shown(tmp_path: Path) -> None:

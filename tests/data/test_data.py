@@ -245,7 +245,9 @@ CODES = ["007", "2.50", "a, b", 'say "x"\nand y', "NA"]
 
 
 @pytest.mark.parametrize("ending", FORMATS)
-def test_every_format_gives_the_same_rows(ending: str, tmp_path: Path) -> None:
+def test_every_format_gives_the_same_rows(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mine").mkdir()
     for split in ("train", "eval"):  # which is scored, as there is no test
         rows = [row(f"{split} {i}", code) for i, code in enumerate(CODES)]
@@ -267,6 +269,9 @@ def test_every_format_gives_the_same_rows(ending: str, tmp_path: Path) -> None:
     assert {example.input for example in (*train, *test)} == {str(i) for i in range(1500)}
     assert read_task(place, "two")[0] != train  # a draw of its own
     assert read_task(tmp_path / "files" / f"one{ending}", "one") == (train, test)
+    monkeypatch.setattr("forever.data.formats.LARGEST_FILE", 100)  # as it is unpacked
+    with pytest.raises(InputError, match="limit"):
+        read_task(tmp_path, "mine")
 
 
 ASKED, ANSWERED = {"role": "user", "content": "Hot?"}, {"role": "assistant", "content": "no"}
@@ -338,18 +343,6 @@ def test_a_malformed_table_is_named(
     with pytest.raises(InputError, match=message) as refused:
         read_task(tmp_path, "t")
     assert (refused.value.path, refused.value.line) == (tmp_path / "t" / name, line)
-
-
-@pytest.mark.parametrize("ending", FORMATS)
-def test_a_file_that_is_too_large_is_refused(
-    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By its size unpacked."""
-    monkeypatch.setattr("forever.data.formats.LARGEST_FILE", 5000)
-    (tmp_path / "t").mkdir()
-    (tmp_path / "t" / f"train{ending}").write_bytes(FORMATS[ending]([row("a" * 5000)]))
-    with pytest.raises(InputError, match="limit"):
-        read_task(tmp_path, "t")
 
 
 def test_a_folder_without_a_test_file_needs_a_share_to_hold_out(tmp_path: Path) -> None:
