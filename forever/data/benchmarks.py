@@ -189,8 +189,8 @@ def _root(config: DataConfig) -> Path | None:
         names = [dataset.path for dataset in config.datasets.values() if not dataset.is_path]
     elif config.benchmark == "mini":
         names = []
-    found = [fetch(root / name) for name in names]
-    if len(found) == 1 and not found[0] and not config.datasets:
+    fetched = [fetch(root / name) for name in names]
+    if fetched == [False] and not config.datasets:
         fetch(root, ENDINGS)  # it may be the benchmark's folder itself
     return root
 

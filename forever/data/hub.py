@@ -128,6 +128,8 @@ def _load(key: str, config: DatasetConfig, split: str, root: Path | None) -> Any
         if "Unknown split" in str(error):
             remedy = "name another, or a part of one, such as train: train[:90%], test: train[90%:]"
             raise Missing(f"{problem}; {remedy}", key=key) from error
+        if isinstance(error, FileNotFoundError):  # the folder has none
+            raise Missing(f"{problem}; put files of rows there", key=key) from error
         raise InputError(problem, key=key) from error
 
 

@@ -412,8 +412,9 @@ def test_a_conversation_is_its_turns_and_their_answer(
 FIRST = json.dumps(row("first")) + "\n"
 OURS, SENTENCES, NATURAL = "a/train.jsonl", "SC/SST-2/train.json", "task001_name_of_it.json"
 RELEASE, LISTS = "task363_sst2_polarity/test.json", "train/boolqa.json"
-LABELS = "SC/SST-2/labels.json"
+LABELS, RELEASED = "SC/SST-2/labels.json", "task363_sst2_polarity/train.json"
 NAMES = {OURS: "a", "a/test.jsonl": "a", NATURAL: "task001", RELEASE: "task363", LISTS: "boolqa"}
+NAMES[RELEASED] = "task363"
 
 
 @pytest.mark.parametrize(
@@ -452,26 +453,23 @@ def test_a_malformed_file_is_named_in_one_line(
     assert (error.path, error.line, error.key) == (path, line, key)
 
 
-@pytest.mark.parametrize(
-    "file", [OURS, SENTENCES, NATURAL, "task363_sst2_polarity/train.json", LISTS]
-)
+@pytest.mark.parametrize("file", [OURS, SENTENCES, NATURAL, RELEASED, LISTS])
 def test_of_a_learned_task_the_test_examples_are_enough(folder: Path, file: str) -> None:
     """In each layout; what is malformed is not gone."""
-    name = NAMES.get(file, "task363" if "task363" in file else "sst-2")
+    name, path = NAMES.get(file, "sst-2"), folder / file
     splits = read_task(folder, name)
-    learned = Task(name, *splits, "exact_match").as_learned()
+    past = {name: Task(name, *splits, "exact_match").as_learned()}
     config = RunConfig.parse({"data": {"benchmark": "own", "order": [name], "root": str(folder)}})
-    (folder / file).write_text((folder / file).read_text("utf-8")[:-3], encoding="utf-8")
+    path.write_text(path.read_text("utf-8")[:-3], encoding="utf-8")
     with pytest.raises(InputError) as refused:
-        load_benchmark(config.data, past={name: learned})
-    assert refused.value.path == folder / file
-    (folder / file).unlink()
-    test = Path(file.replace("train", "test"))
-    (task,) = load_benchmark(config.data, past={name: learned}).tasks
+        load_benchmark(config.data, past=past)
+    assert refused.value.path == path
+    path.unlink()
+    task = load_benchmark(config.data, past=past).tasks[0]
     assert task.test == (() if file == NATURAL else splits[1])
     assert (task.train, task.train_count) == ((), len(splits[0]))
-    (folder / test).unlink(missing_ok=True)
-    assert load_benchmark(config.data, past={name: learned}).tasks[0].test == ()
+    (folder / file.replace("train", "test")).unlink(missing_ok=True)
+    assert load_benchmark(config.data, past=past).tasks[0].test == ()
 
 
 # ---- splits, limits, metrics, digests

@@ -196,7 +196,8 @@ def test_a_learned_dataset_may_be_gone_and_must_not_be_out_of_reach(folder: Path
 
     (folder / "train.jsonl").unlink()
     assert again(folder) == task.test
-    assert again(folder, "cold") == again(folder / "gone") == ()
+    (folder / "empty").mkdir()
+    assert again(folder, "cold") == again(folder / "gone") == again(folder / "empty") == ()
     with pytest.raises(InputError) as refused:
         again("someone/nothing")
     assert refused.value.key == "data.datasets.warm.path"

@@ -433,14 +433,13 @@ def test_files_that_are_no_adapter_of_the_model_are_refused(
     with pytest.raises(InputError, match="git lfs pull") as refused:
         build_learner(config, build_method(config.method), World())
     assert refused.value.path == weights
+    (tmp_path / "adapter_config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(InputError, match="download it again") as refused:
+        prepare(config, tmp_path / "run")
+    assert refused.value.key == "model.init"
     weights.rename(tmp_path / "adapter_model.bin")
     with pytest.raises(InputError, match="pickle"):
         prepare(config, tmp_path / "run")
-    (tmp_path / "adapter_model.bin").rename(weights)
-    (tmp_path / "adapter_config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(InputError) as refused:
-        prepare(config, tmp_path / "run")
-    assert refused.value.key == "model.init"
 
 
 # ---- every linear layer, and layers that are computed twice
