@@ -200,8 +200,8 @@ def load_empty(name: str) -> Any:
         config = AutoConfig.from_pretrained(where, trust_remote_code=False, **options)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-        if (path / SETTINGS[1]).is_file():
-            model.generation_config = GenerationConfig.from_pretrained(where)
+        if (file := path / SETTINGS[1]).is_file():
+            model.generation_config = GenerationConfig.from_dict(read_object("model.name", file))
         return model
 
 
