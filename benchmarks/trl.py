@@ -27,6 +27,7 @@ from forever.data.mini import mini_task
 from forever.hf import Forever, mix
 from forever.training.memory import balanced_choice
 
+RESULTS = Path(__file__).with_name("trl.json")
 FIRST, SECOND = "advice", "opening"
 MEMORY = 20  # examples of the first task
 SETTINGS = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 20, "report_to": []}
@@ -91,7 +92,6 @@ def tokens(dataset: Dataset, tokenizer: Any) -> Dataset:
 def main(
     model: Annotated[str, typer.Option(help="A hub name or a folder.")],
     trainer: Annotated[str, typer.Option(help="sft or plain.")] = "sft",
-    to: Annotated[Path, typer.Option(help="The file that gets the numbers.")] = Path("trl.json"),
 ) -> None:
     """Learn the first task, then the second one without replay, with Forever and with `mix`."""
     make = {"sft": sft, "plain": plain}[trainer]
@@ -117,25 +117,35 @@ def main(
             set_peft_model_state_dict(adapter, trained)
         return adapter
 
+    results: dict[str, Any] = {}
+
+    def note(name: str, learner: Any, replayed: int = 0) -> None:
+        losses = learner.evaluate()
+        results[name] = {part: losses[f"eval_{part}_loss"] for part in held_out}
+        results[name]["replayed"] = replayed
+        known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
+        text = json.dumps(known | {trainer: results}, indent=1)
+        RESULTS.write_text(text + "\n", encoding="utf-8")
+
     first = make(adapted(), tokenizer, old, held_out, {})
-    results = {"before": first.evaluate()}
+    note("before", first)
     first.train()
-    results["after the first task"] = first.evaluate()
+    note("after the first task", first)
     learned = get_peft_model_state_dict(first.model)
 
-    def learn(name: str, forever: Forever, train: Dataset) -> int:
+    def learn(name: str, forever: Forever, train: Dataset, replayed: int = 0) -> int:
         following = make(adapted(learned), tokenizer, train, held_out, {})
         forever.attach(following)
         following.train()
-        results[name] = {**following.evaluate(), "replayed": forever.replayed}
-        to.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        note(name, following, forever.replayed or replayed)
         return forever.replayed
 
     learn("nothing replayed", Forever(), new)
     dose = learn("Forever", Forever(memory), new)
     learn("Forever, nothing at the end", Forever(memory, end_rate="none"), new)
     # As many examples as Forever replayed, between those of the task.
-    learn("mix", Forever(), mix(new, memory, ratio=dose / (2 * len(new)), epochs=2))
+    mixed = mix(new, memory, ratio=dose / (2 * len(new)), epochs=2)
+    learn("mix", Forever(), mixed, replayed=dose)
     learn("anchor at the start of the task", Forever(anchor="task"), new)
 
 

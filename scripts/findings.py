@@ -54,7 +54,9 @@ def when_and_how() -> Figure:
     """Draw the main effects with their intervals, and OP of each cell at both learning rates."""
     part = read_json(RESULTS / "when_how-mini" / REPORT)["parts"][0]
     effects = part["analyses"]["main_effects"]["effects"]
-    levels = {f: [e["level"] for e in effects if e["factor"] == f] for f in ("when", "how")}
+    levels: dict[str, list[str]] = {"when": [], "how": []}
+    for effect in effects:
+        levels[effect["factor"]].append(effect["level"])
     figure = Figure(figsize=(11, 3.9), layout="constrained")
     axis, *maps = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
     compared = [effect for effect in effects if effect["difference"]]

@@ -1,5 +1,6 @@
 """Scores against hand values and against rouge-score itself."""
 
+import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -231,3 +232,26 @@ def test_score_keeps_items_in_order() -> None:
     assert score("rouge_l", ["one", "x"], ["one", "one"]) == [1, 0]
     with pytest.raises(ValueError, match="longer"):
         score("exact_match", ["a"], ["a", "b"])
+
+
+LOADS_LITTLE = """
+import sys, threading
+import pytest
+from forever.scores import hidden, rouge_l
+
+assert rouge_l("two cats", "two cat") == 1
+assert not {"sklearn", "scipy"} & sys.modules.keys()
+with hidden("sklearn"):
+    with pytest.raises(ModuleNotFoundError) as raised:
+        import sklearn
+    assert raised.value.name == "sklearn"
+    other = threading.Thread(target=__import__, args=["sklearn.cluster"])
+    other.start()
+    other.join()
+    assert "sklearn.cluster" in sys.modules
+import scipy
+"""
+
+
+def test_rouge_loads_a_stemmer_and_not_what_else_its_package_could_use() -> None:
+    subprocess.run([sys.executable, "-c", LOADS_LITTLE], check=True)
