@@ -130,7 +130,8 @@ def _packed(run: Run, is_probed: bool) -> dict[str, Any]:
     events = _looks(run)
     if is_probed and run.settings.get("method.clock") == "model":  # where among them days came
         replays = [event for event in run.events if event["kind"] == "replay"]
-        events += [{key: each[key] for key in ("kind", "task", "step", "day")} for each in replays]
+        fields = ("kind", "task", "step", "day")
+        events += [{key: each.get(key) for key in fields} for each in replays]
     scores: dict[str, Any] = {}
     for task, stage in _cells(result):
         items = run.matrix.items[task, stage]
