@@ -102,21 +102,33 @@ def test_killed_and_resumed(
         assert digests(folder) == {whole}, name
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
-def test_two_ranks_killed_and_resumed(make: Any, old: Any, tmp_path: Path, sharded: bool) -> None:
-    changes: dict[str, Any] = {"per_device_train_batch_size": 2}
-    if sharded:
-        layers = {"transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}
-        changes |= {"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 2, **layers}}
-        changes |= {"activation_checkpointing": False}
-    live(make, old, tmp_path / "whole", None, 2, **changes)
-    (whole,) = digests(tmp_path / "whole")  # both ranks hold the same weights
-    live(make, old, tmp_path / "killed", KILLS["within it"], 2, **changes)
-    live(make, old, tmp_path / "killed", None, 2, **changes)
-    assert digests(tmp_path / "killed") == {whole}
+def two_ranks(make: Any, old: Any, folder: Path, kills: dict[str, int], **changes: Any) -> None:
+    """Both ranks end with the weights of a training that was not killed, wherever it was."""
+    live(make, old, folder / "whole", None, 2, **changes)
+    (whole,) = digests(folder / "whole")  # both ranks hold the same weights
+    for name, kill in kills.items():
+        live(make, old, folder / name, kill, 2, **changes)
+        live(make, old, folder / name, None, 2, **changes)
+        assert digests(folder / name) == {whole}, name
 
 
-def test_what_cannot_go_on_is_refused(make: Any, old: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_two_ranks_killed_and_resumed(
+    make: Any, old: Any, tmp_path: Path, accumulated: int
+) -> None:
+    changes = {"gradient_accumulation_steps": accumulated}
+    changes |= {"per_device_train_batch_size": 2 // accumulated}
+    two_ranks(make, old, tmp_path, KILLS, **changes)
+
+
+def test_two_ranks_with_a_part_each_killed_and_resumed(make: Any, old: Any, tmp_path: Path) -> None:
+    layers = {"transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}
+    changes = {"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 2, **layers}}
+    changes |= {"activation_checkpointing": False, "per_device_train_batch_size": 2}
+    two_ranks(make, old, tmp_path, {"within it": KILLS["within it"]}, **changes)
+
+
+def test_what_cannot_resume_is_refused(make: Any, old: Any, tmp_path: Path) -> None:
     """Another memory, other settings, a checkpoint without replay, or Theta* that was changed."""
     first = make(output_dir=str(tmp_path), max_steps=4, save_strategy="steps", save_steps=2)
     Forever(memory=old, day_steps=2).attach(first)
