@@ -111,7 +111,8 @@ def by_kind(folders: Sequence[Path]) -> Any:
             if level != reference[name]:
                 columns[f"{name}: {level}"] = means[level] - means[reference[name]]
     apart = pd.DataFrame(columns)
-    kinds: Any = apart.groupby(level=[*range(apart.index.nlevels - 1)])
+    names = [name for name in apart.index.names if name not in ("seed", "budget.examples")]
+    kinds: Any = apart.groupby(level=names)
     both: Any = kinds.mean().map("{:+.2f}".format) + kinds.sem().map(" ±{:.2f}".format)
     return both.T
 

@@ -319,7 +319,7 @@ def dose_lines(part: Part) -> dict[str, list[Row]]:
     for row in part.measured:
         settings = dict(row.runs[0].settings)
         along = [settings.pop(key, None) for key in ALONG_DOSES]
-        if along[0] is not None:
+        if isinstance(along[0], int):  # and not a list, a number for each task
             lines[json.dumps(settings, sort_keys=True)].append(row)
     by_name: dict[str, list[Row]] = {}
     for rows in lines.values():

@@ -28,12 +28,13 @@ each:
 
 
 def two_folders(folder: Path) -> list[Path]:
-    """The sweep at a constant rate and at a decaying one, four seeds each; one run is missing."""
+    """The sweep at a constant rate and at a decaying one, with a budget for each task that differs
+    as FOREVER's own dose does, four seeds each; one run is missing."""
     path = folder / "when_how.yaml"
     path.write_text(FILE, encoding="utf-8")
     folders = [folder / "constant", folder / "linear"]
-    for each in folders:
-        base = base_run(**{"optim.schedule": each.name})
+    for each, last in zip(folders, (24, 32), strict=True):
+        base = base_run(**{"optim.schedule": each.name, "budget.examples": [8, 16, last]})
         make_up(each, read_sweep(path).expand(base, seeds=range(4)))
     (missing,) = folders[1].glob("mixed_none-*-s3-*")
     shutil.rmtree(missing)
