@@ -20,7 +20,7 @@ class InputError(ValueError):
 
 
 class Missing(InputError):
-    """A file, or a part of a dataset, does not exist; what exists and is wrong is no such error."""
+    """A file, or a part of a dataset, does not exist. What is malformed is another error."""
 
 
 def shown(value: object) -> str:

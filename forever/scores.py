@@ -140,7 +140,7 @@ def with_digest(name: str) -> str:
     """Return the name of a metric; that of the user's own function has the digest of its file.
 
     Raises:
-        InputError: there is no such function in the working directory.
+        InputError: the working directory has no such function.
     """
     return f"{name}@{_own(name)[1]}" if _OWN.fullmatch(name) else name
 

@@ -46,7 +46,7 @@ class Source:
         """The names of the configuration's order.
 
         Raises:
-            InputError: there is no such order, or a metric is that of a task that is not there.
+            InputError: the order is unknown, or a metric is for an unknown task.
         """
         for name in self.config.metrics:
             if name not in self.tasks and name not in self.past:
@@ -69,8 +69,7 @@ class Source:
         """Read, check and limit a task.
 
         Raises:
-            InputError: there is none of this name, its files are malformed, or train rows occur in
-                test.
+            InputError: the name is unknown, its files are malformed, or train rows occur in test.
             Missing: a file does not exist.
         """
         config = self.config

@@ -38,8 +38,8 @@ class Dataset:
         """Read the examples of train or test.
 
         Raises:
-            InputError: there is no such column, a field is not text, or the hub cannot be reached.
-            Missing: there is no such folder, file or split.
+            InputError: a column does not exist, a field is not text, or the hub cannot be reached.
+            Missing: the folder, the file or the split does not exist.
         """
         config, key = self.config, f"data.datasets.{self.name}"
         theirs, limit = config.test, config.test_rows
@@ -174,7 +174,7 @@ def _check_card(key: str, folder: Path) -> None:
 
 
 def _decoded(rows: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the rows with their numbers; labels have their names, and -1 is none."""
+    """Yield the rows with their numbers; labels have their names, and -1 is without one."""
     labels = {name: kind for name, kind in rows.features.items() if hasattr(kind, "int2str")}
     for number, row in enumerate(rows):
         for name, kind in labels.items():

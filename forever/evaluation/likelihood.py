@@ -73,7 +73,7 @@ def log_probabilities(
 
 
 def _groups(examples: Sequence[Encoded], tokens: int, packed: bool) -> Iterator[list[Encoded]]:
-    """Yield neighbours of so many tokens in all; one prompt with several answers counts once."""
+    """Yield neighbours of at most `tokens` in all; a prompt with several answers counts once."""
     group: list[Encoded] = []
     size = 0
     for example in examples:

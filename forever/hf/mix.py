@@ -16,7 +16,7 @@ _MARK = "forever.hf.mix: "
 
 
 def mix(new: Dataset, old: Dataset, ratio: float, epochs: int = 1, seed: int = 0) -> Dataset:
-    """Return the training data of so many epochs, in the order in which they are to be trained.
+    """Return the training data of all epochs, in the order in which they are to be trained.
 
     Each epoch has every new example once, in an order of its own, and old ones evenly between them:
     none comes again before all have come. The result is for one epoch in sequence, that is

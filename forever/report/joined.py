@@ -147,7 +147,7 @@ def warnings(study: Study) -> list[str]:
             weights.setdefault(run.settings["model.name"], set()).add(digest)
     messages += [
         f"The weights of model {name} differ between the folders."
-        for name, found in weights.items()
-        if len(found) > 1
+        for name, digests_of_name in weights.items()
+        if len(digests_of_name) > 1
     ]
     return messages

@@ -116,13 +116,13 @@ def push_overview(folder: Path, uri: str | None, study: Any = None) -> None:
     metrics = {key for run in runs for key in run.data.metrics}
     parameters = differing([run.data.params for run in runs])
     view = view_of(parent.run_id, sorted(metrics), parameters)
-    with suppress(MlflowException):  # the store has no room for the charts of so many tasks
+    with suppress(MlflowException):  # too many charts for a tag of the store
         store.client.set_experiment_tag(parent.experiment_id, f"{VIEW}{parent.run_id}", view)
     study = study or _study(folder)
     if study is None:
         return
     show_variants(store, store.sweep(folder), study)
-    # The report is written anew if it is missing or older than a result.
+    # The report is written again if it is missing or older than a result.
     from forever.report.report import write_report
 
     try:
