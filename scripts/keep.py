@@ -86,8 +86,9 @@ def report_again(folder: Path) -> Path:
 def computed(folder: Path) -> dict[str, Any]:
     """Compute the report of a committed sweep from its runs."""
     with TemporaryDirectory() as temporary:
-        unpack(read_lines(folder / RUNS), Path(temporary))
-        content = stored(read_study(Path(temporary)))
+        place = Path(temporary) / folder.name  # which names what is no sweep
+        unpack(read_lines(folder / RUNS), place)
+        content = stored(read_study(place))
     # Six digits are the same on every processor.
     return json.loads(content, parse_float=lambda number: round(float(number), 6))
 
@@ -195,6 +196,7 @@ def kept_runs(lines: Lines) -> Iterator[dict[str, Any]]:
 
 def unpack(lines: Lines, folder: Path) -> None:
     """Write run directories that a report can be made of; cells without scores are empty."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in lines[0]["files"].items():
         (folder / name).write_text(text, encoding="utf-8")
     for run in kept_runs(lines):
@@ -243,8 +245,8 @@ def main() -> None:
         for folder in committed():
             print(report_again(folder))
         return
-    if not (options.sweep / MANIFEST).is_file():
-        parser.error(f"{options.sweep} has no {MANIFEST}; give the folder of a sweep")
+    if not (options.to or (options.sweep / MANIFEST).is_file()):
+        parser.error(f"{options.sweep} has no {MANIFEST}: for runs that are no sweep, add --to FOLDER")
     try:
         study = read_study(options.sweep)
     except InputError as error:

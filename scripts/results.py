@@ -107,9 +107,9 @@ def answers_of(report: Mapping[str, Any], sweep: str) -> Iterator[tuple[Key, Ans
             if place is not None:
                 yield from _differences(place, part["rows"], names, sweep)
         analysis = part["analyses"].get(name, {})
-        if name == "forgetting_rate" and analysis.get("finetune", {}).get("fall"):
+        if name == "forgetting_rate" and "finetune" in analysis:
             key = (name, "superni", "first phase", "last phase", "rate")
-            yield key, Answer(analysis["finetune"]["fall"], sweep)
+            yield key, Answer(analysis["finetune"]["apart"]["all"]["fifths"]["fall"], sweep)
         if name == "model_day":
             for other, numbers in analysis.items():
                 ours = _correlation(numbers["r"], numbers["pairs"]) | {"runs": runs}

@@ -84,7 +84,7 @@ def main_effects(
                 difference = Estimate(value, low, high, len(blocks))
                 if equal_doses:
                     outcome = verdict(value, low, high, shown=abs(value) - half > ROUNDING)
-                    reason = caution(apart, 0.0, 0 if outcome == "tie" else len(blocks))
+                    reason = caution(apart, 0.0, 0 if outcome == "tie" else len(blocks), "block")
             score = fmean(means[level]) if blocks else None
             effects.append(Effect(factor, level, score, difference, outcome, reason))
     return MainEffects(effects, len(blocks), len(count) - len(blocks), comparisons)

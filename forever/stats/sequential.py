@@ -101,18 +101,21 @@ def farthest(differences: Sequence[float], step: float = 0.0) -> float:
     return max(distances)
 
 
-def caution(differences: Sequence[float], step: float, decided_by: int = 0) -> str:
+def caution(
+    differences: Sequence[float], step: float, decided_by: int = 0, unit: str = "seed"
+) -> str:
     """Why a comparison may be wrong more often than promised, in words; "" for no reason.
 
     Args:
         differences: over all seeds; `step` is as in `decide`.
         decided_by: how many of them decided it; 0: it is open.
+        unit: what has one difference each.
     """
     if 0 < decided_by < FEW_SEEDS:
-        return f"decided by {decided_by} seeds"
+        return f"decided by {decided_by} {unit}s"
     distance = farthest(differences, step)
     if len(differences) >= FEW_SEEDS and distance > FAR:
-        return f"a seed {distance:.1f} standard deviations from the others"
+        return f"a {unit} {distance:.1f} standard deviations from the others"
     return ""
 
 

@@ -43,7 +43,7 @@ def test_a_level_is_compared_in_the_mean_over_the_other_factor() -> None:
     assert l2.difference is not None
     assert (l2.difference.value, l2.difference.low, l2.verdict) == (1.0, 1.0, "win")
     # Six blocks decide with less than the level says; what is open has nothing to be careful of.
-    assert [effect.caution for effect in (mixed, l2)] == ["decided by 6 seeds"] * 2
+    assert [effect.caution for effect in (mixed, l2)] == ["decided by 6 blocks"] * 2
     assert (kl.verdict, kl.caution) == ("tie", "")
     unequal = main_effects(scores(), LEVELS, ("days", "none"), equal_doses=False).effects
     assert {(effect.verdict, effect.caution) for effect in unequal} == {(None, "")}

@@ -78,4 +78,5 @@ def _sentence(
     }
     at_most = "more than was tried" if high is None else counts[high]
     assert low is not None
-    return f"Mix in {counts[dose]} an epoch; the interval is {counts[low]} to {at_most}."
+    advised = f"Mix in {counts[dose]} an epoch" if dose else "Mixing in nothing may be enough"
+    return f"{advised}; the interval is {counts[low]} to {at_most}."
