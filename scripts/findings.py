@@ -18,6 +18,14 @@ TABLES = ("baselines", "components", "spacing", "warmup_window", "memory_epochs"
 RATES = {"constant rate": "", "linear decay": " (optim.schedule=linear)"}
 TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)
 GREY, BLUE, RED = "#777777", "#004488", "#CC6677"
+# How `penalty` names its anchors, and how the figure does.
+PENALTIES = {
+    "none": ("none", GREY),
+    "event": ("β an event", "#117733"),
+    "β × 0.1": ("β × 0.1", "#88CCEE"),
+    "update": ("β an update (paper)", BLUE),
+    "β × 3": ("β × 3", RED),
+}
 COLOURS = {"win": "#117733", "loss": "#882255"}  # what is not shown is grey
 
 Rows = Sequence[Mapping[str, Any]]
@@ -106,7 +114,29 @@ def beside_the_paper() -> Figure:
     return figure
 
 
-FIGURES = {"when-how": when_and_how, "paper": beside_the_paper}
+def memory_and_penalty() -> Figure:
+    """Draw OP against the share of a task that is kept, and against passes, a line a penalty."""
+    scores = {row["variant"]: row["op"] for row in rows_of("penalty")}
+    figure = Figure(figsize=(8.5, 3.2), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    kept, passes = ("10 %", "25 %", "50 %", "100 %"), ("10 %", "passes × 2", "passes × 4")
+    panels = {"share of a task that is kept": kept, "passes over 10 %": passes}
+    for axis, (title, cells) in zip(axes, panels.items(), strict=True):
+        for place, (penalty, (name, colour)) in enumerate(PENALTIES.items()):
+            known = [scores[f"{cell} {penalty}"] for cell in cells]
+            across = [x + 0.06 * (place - 2) for x in range(len(cells))]
+            axis.plot(across, [op["value"] for op in known], "o-", color=colour, label=name)
+            axis.vlines(across, [op["low"] for op in known], [op["high"] for op in known], colour)
+        axis.set_xticks(range(len(cells)), cells)
+        axis.set_xlabel(title)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[1].set_xticklabels(["1", "2", "4"])
+    axes[0].set_ylabel("OP (%), with 95 % interval")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    return figure
+
+
+FIGURES = {"when-how": when_and_how, "paper": beside_the_paper, "memory": memory_and_penalty}
 
 
 if __name__ == "__main__":
