@@ -246,7 +246,7 @@ def main() -> None:
             print(report_again(folder))
         return
     if not (options.to or (options.sweep / MANIFEST).is_file()):
-        parser.error(f"{options.sweep} has no {MANIFEST}: for runs that are no sweep, add --to FOLDER")
+        parser.error(f"{options.sweep} has no {MANIFEST}; for runs that are no sweep give --to")
     try:
         study = read_study(options.sweep)
     except InputError as error:

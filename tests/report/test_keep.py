@@ -57,6 +57,14 @@ def test_a_report_is_computed_again_from_what_is_kept(
     assert report_again(tmp_path / "kept").read_text(encoding="utf-8") == first
 
 
+def test_runs_that_are_no_sweep_have_the_name_of_their_folder(sweep: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sweep, tmp_path / "runs"))
+    (folder / "sweep.json").unlink()
+    path = keep(read_study(folder), tmp_path / "bounds")
+    assert read_json(path)["name"] == "bounds"
+    assert not moved(path.parent)
+
+
 def test_parts_of_a_sweep_are_kept_one_after_the_other(sweep: Path, tmp_path: Path) -> None:
     """As seeds of several machines; a part that comes again replaces itself."""
     whole = keep(read_study(sweep), tmp_path / "whole").read_text(encoding="utf-8")
