@@ -65,10 +65,11 @@ def keep(study: Study, folder: Path, add: bool = False) -> Path:
     if add and (folder / RUNS).is_file():
         before = read_lines(folder / RUNS)
         runs = {run["key"]: run for run in kept_runs(before)} | runs
-        first, manifest = (json.loads(each[MANIFEST]) for each in (before[0]["files"], files))
-        trials = {trial["key"]: trial for trial in (*first["trials"], *manifest["trials"])}
-        manifest["trials"] = [*trials.values()]
-        files = before[0]["files"] | files | {MANIFEST: json.dumps(manifest, indent=1)}
+        if MANIFEST in files:
+            first, manifest = (json.loads(each[MANIFEST]) for each in (before[0]["files"], files))
+            trials = {trial["key"]: trial for trial in (*first["trials"], *manifest["trials"])}
+            manifest["trials"] = [*trials.values()]
+            files = before[0]["files"] | files | {MANIFEST: json.dumps(manifest, indent=1)}
     folder.mkdir(parents=True, exist_ok=True)
     lines = _shared_first(files, [*runs.values()])
     written = [json.dumps(line, separators=(",", ":")) + "\n" for line in lines]
@@ -86,7 +87,7 @@ def report_again(folder: Path) -> Path:
 def computed(folder: Path) -> dict[str, Any]:
     """Compute the report of a committed sweep from its runs."""
     with TemporaryDirectory() as temporary:
-        place = Path(temporary) / folder.name  # which names what is no sweep
+        place = Path(temporary) / folder.name  # the report's name without sweep.json
         unpack(read_lines(folder / RUNS), place)
         content = stored(read_study(place))
     # Six digits are the same on every processor.
@@ -246,7 +247,7 @@ def main() -> None:
             print(report_again(folder))
         return
     if not (options.to or (options.sweep / MANIFEST).is_file()):
-        parser.error(f"{options.sweep} has no {MANIFEST}; for runs that are no sweep give --to")
+        parser.error(f"{options.sweep} has no {MANIFEST}; for single runs give --to")
     try:
         study = read_study(options.sweep)
     except InputError as error:

@@ -57,12 +57,14 @@ def test_a_report_is_computed_again_from_what_is_kept(
     assert report_again(tmp_path / "kept").read_text(encoding="utf-8") == first
 
 
-def test_runs_that_are_no_sweep_have_the_name_of_their_folder(sweep: Path, tmp_path: Path) -> None:
+def test_single_runs_have_the_name_of_their_folder(sweep: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(sweep, tmp_path / "runs"))
     (folder / "sweep.json").unlink()
     path = keep(read_study(folder), tmp_path / "bounds")
-    assert read_json(path)["name"] == "bounds"
+    first = path.read_text(encoding="utf-8")
+    assert json.loads(first)["name"] == "bounds"
     assert not moved(path.parent)
+    assert keep(read_study(folder), tmp_path / "bounds", add=True).read_text("utf-8") == first
 
 
 def test_parts_of_a_sweep_are_kept_one_after_the_other(sweep: Path, tmp_path: Path) -> None:
